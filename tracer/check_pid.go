@@ -14,7 +14,7 @@ import (
 // CheckPID returns why a process cannot be traced, or nil.
 func CheckPID(pid uint32) error {
 	if pid == 0 {
-		return errors.New("tracing PID 0: that is no process")
+		return errors.New("tracing PID 0: no process has this PID")
 	}
 	st, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
 	if errors.Is(err, os.ErrNotExist) {
@@ -24,7 +24,7 @@ func CheckPID(pid uint32) error {
 		return fmt.Errorf("tracing PID %d: %w", pid, err)
 	}
 	if tgid := proc.ThreadGroup(pid); tgid != 0 && tgid != pid {
-		return fmt.Errorf("tracing PID %d: that is a thread of process %d", pid, tgid)
+		return fmt.Errorf("tracing PID %d: it is a thread of process %d", pid, tgid)
 	}
 	f, err := os.Open(fmt.Sprintf("/proc/%d/environ", pid))
 	f.Close()
@@ -56,9 +56,9 @@ func deniedError(pid uint32, owner string, held bool, namespace uint64) error {
 	denied := fmt.Sprintf("tracing PID %d, which belongs to %s", pid, owner)
 	switch {
 	case held && namespace != initialUserNamespace:
-		return fmt.Errorf("%s: %w: %s count only in this user namespace, and it is in another, or a security module denies it\nrun it on the host", denied, proc.ErrPermission, needs)
+		return fmt.Errorf("%s: %w: %s count only in this user namespace and the process is in another, or a security module forbids it\nrun it on the host", denied, proc.ErrPermission, needs)
 	case held:
-		return fmt.Errorf("%s: %w in spite of %s: a security module, such as AppArmor or SELinux, denies it\n"+
+		return fmt.Errorf("%s: %w in spite of %s: a security module, such as AppArmor or SELinux, forbids it\n"+
 			"run it unconfined: in a container with --security-opt apparmor=unconfined, or label=disable for SELinux", denied, proc.ErrPermission, needs)
 	}
 	return fmt.Errorf("%s: %w: this needs %s\nrun it as root, or grant them once: %s", denied, proc.ErrPermission, needs, GrantLine())

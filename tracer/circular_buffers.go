@@ -50,7 +50,7 @@ func (r *run) circularBuffer(from origin, library uint8, b []byte) {
 	}
 	if cb.Kind == aggregator.Dataflow && known && !p.of.lib.Defines(metal.ReserveLocal) {
 		if r.relations(from.pid).marks(from.tid, cb) {
-			p.noticeOnce(r, errors.New("the cores of a dataflow buffer are not known exactly: it is counted on all that can have it"))
+			p.noticeOnce(r, errors.New("the cores of a dataflow buffer are not known exactly: it is counted on all cores that may have it"))
 		}
 	}
 	place := func(device uint64) {

@@ -33,7 +33,7 @@ func (r *run) closeFailed(p *traced, from origin) {
 	r.unreadOf(p)
 	p.reconciliation.suspect = time.Now()
 	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: from.pid, TID: from.tid, Time: from.time,
-		Reason: &aggregator.Reason{Code: exact.ReasonInconsistentEvents, Detail: "a device is used after it closed"}})
+		Reason: &aggregator.Reason{Code: exact.ReasonInconsistentEvents, Detail: "a device was used after it was closed"}})
 }
 
 // uses reports whether a live process has the chip with a unique ID.

@@ -492,10 +492,10 @@ func lateChildThatAllocatedOnACopy(t *testing.T, ownNumbers bool) {
 		t.Errorf("its parent freed: %d buffers, reasons %+v", s.Buffers, s.Reasons)
 	}
 	late := start(t, Options{PIDs: []uint32{child}})
-	marked(late, "late", "4864 bytes on each chip (buffers: 3)")
+	marked(late, "late", "3 buffers (4864 bytes on each chip)")
 	fixture.Do(t, p, "child 0 free %s", own)
 	late.compared(child)
-	marked(late, "freed", "768 bytes on each chip (buffers: 2)")
+	marked(late, "freed", "2 buffers (768 bytes on each chip)")
 }
 
 // Of a fork's fork too, copies are not its own when the one between has ended.
@@ -547,7 +547,7 @@ func TestLateChildOfABusyParent(t *testing.T) {
 	fixture.Do(t, p, "child 0 alloc 100 0 0 0 4096 1024 256")
 	fixture.Do(t, p, "slide 0 %d 0 %s", live, file)
 	late := start(t, Options{PIDs: []uint32{child}})
-	if s := late.process(child); len(s.Reasons) != 1 || !strings.HasPrefix(s.Reasons[0].Detail, "4096 bytes on each chip (buffers: 1)") {
+	if s := late.process(child); len(s.Reasons) != 1 || !strings.HasPrefix(s.Reasons[0].Detail, "1 buffer (4096 bytes on each chip)") {
 		t.Errorf("%d buffers, reasons %+v", s.Buffers, s.Reasons)
 	}
 	fixture.Do(t, p, "end_slide")
@@ -568,7 +568,7 @@ func TestLateChildWhoseParentReturnedMemory(t *testing.T) {
 		fixture.Do(t, p, "free %s", b)
 	}
 	late := start(t, Options{PIDs: []uint32{child}})
-	if s := late.process(child); len(s.Reasons) != 1 || !strings.HasPrefix(s.Reasons[0].Detail, "3000 bytes on each chip (buffers: 3000)") {
+	if s := late.process(child); len(s.Reasons) != 1 || !strings.HasPrefix(s.Reasons[0].Detail, "3000 buffers (3000 bytes on each chip)") {
 		t.Errorf("%d buffers, reasons %+v", s.Buffers, s.Reasons)
 	}
 }

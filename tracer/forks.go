@@ -325,7 +325,7 @@ func (r *run) forkDoubt(p *traced, rd *reading) *aggregator.Reason {
 	}
 	for device, before := range rd.result.Shared {
 		if before && (p.leftover == nil || p.usedBefore[device]) {
-			mark(device, fmt.Sprintf("what it allocated there before is not counted while process %d, which it was forked from, has it open", rd.fork.From))
+			mark(device, fmt.Sprintf("its earlier allocations there are not counted while process %d, from which it was forked, has it open", rd.fork.From))
 		}
 	}
 	if !p.unsure {

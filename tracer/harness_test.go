@@ -67,7 +67,7 @@ func start(t *testing.T, o Options) *trace {
 		done: make(chan error, 1), changed: make(chan struct{}, 1)}
 	o.Lacks = lacking(t)
 	o.Notice = func(s string) {
-		if strings.HasPrefix(s, "this host kernel") {
+		if strings.HasPrefix(s, "this kernel") {
 			return // TestOlderKernels reads it
 		}
 		tr.mu.Lock()

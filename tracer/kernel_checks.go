@@ -24,7 +24,7 @@ type Check struct {
 }
 
 // ErrHostKernel means that the host kernel lacks something that probes need.
-var ErrHostKernel = errors.New("this host kernel cannot be traced with probes")
+var ErrHostKernel = errors.New("this kernel does not support the probes")
 
 // hostFeature is something that probes need from the host kernel; err is nil if it is there.
 type hostFeature struct {
@@ -70,7 +70,7 @@ func firstLacking(list []hostFeature) error {
 	return nil
 }
 
-const notPermitted = "unknown: finding out is not permitted"
+const notPermitted = "unknown: not permitted to check"
 
 // CheckHostKernel lists what the host kernel can do.
 func CheckHostKernel() []Check {
@@ -116,7 +116,7 @@ func CheckHostKernel() []Check {
 	}
 	clock := Check{Name: "time namespace", OK: true, Detail: "the host's clock"}
 	if err := checkTimeNamespace(); err != nil {
-		clock.OK, clock.Detail = false, "not the host's clock, by which events are dated: start it in the host's time namespace"
+		clock.OK, clock.Detail = false, "not the host's clock, which dates events: start it in the host's time namespace"
 	}
 	watching := Check{Name: "watching new processes", OK: true, Detail: "yes"}
 	w, err := watch.Mappings(false, nil)
@@ -127,7 +127,7 @@ func CheckHostKernel() []Check {
 		watching.OK, watching.Detail = false, err.Error()
 	default:
 		if watch.ByPerf(w) {
-			watching.Detail = "by perf's records of all mappings, as this host kernel allows no BPF program at its functions"
+			watching.Detail = "by perf's records of all mappings: this kernel allows no BPF programs at its functions"
 		}
 		w.Close()
 	}

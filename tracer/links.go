@@ -97,15 +97,15 @@ func (t *Tracer) perPID() bool {
 func (t *Tracer) noticeMissingFeatures() {
 	switch {
 	case t.lacks.MultiUprobes:
-		t.opts.Notice("this host kernel has no multi-uprobes, which came with Linux 6.6: " + withoutMulti)
+		t.opts.Notice("this kernel has no multi-uprobes (Linux 6.6 has them): " + withoutMulti)
 	case t.lacks.PIDFilter && len(t.opts.PIDs) > 0:
-		t.opts.Notice("this host kernel's multi-uprobes see one thread of a process only, which Linux 6.10 fixed: " + withoutPIDFilter)
+		t.opts.Notice("this kernel's multi-uprobes see only one thread of a process (Linux 6.10 fixed that): " + withoutPIDFilter)
 	}
 }
 
 const (
-	withoutMulti     = "probes are attached one by one, and it takes seconds to detach them"
-	withoutPIDFilter = "with -p, other processes of the same library are probed too and skipped"
+	withoutMulti     = "probes are attached one by one, and detaching them takes seconds"
+	withoutPIDFilter = "with -p, other processes that use the library are probed too, and skipped"
 )
 
 // usePerfEvents changes BPF programs for multi-uprobes into ones for perf events.

@@ -133,5 +133,5 @@ func (t *Tracer) discard(a *attachment) {
 	}
 	a.overwritten.Store(true)
 	t.tell(verdict{of: a, why: whyOverwritten, at: proc.Now()})
-	t.opts.Notice(fmt.Sprintf("%s was overwritten or truncated, so its probes were removed: processes that use it now are no longer traced, later ones are", a.lib.Path))
+	t.opts.Notice(fmt.Sprintf("%s was overwritten or truncated, so its probes were removed: processes that use it now are no longer traced; later ones will be", a.lib.Path))
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // ErrPIDNamespace means that this program runs in a PID namespace other than the host's.
-var ErrPIDNamespace = errors.New("this is a PID namespace of its own, in which the host's processes cannot be found")
+var ErrPIDNamespace = errors.New("this PID namespace is not the host's, so the host's processes cannot be found")
 
 // checkPIDNamespace returns why processes cannot be found by their PIDs, or nil. The BPF programs use the host's
 // PIDs, but /proc of a container with its own PID namespace has others, so every traced process would be in no
@@ -17,7 +17,7 @@ func checkPIDNamespace() error {
 	switch host, err := proc.InHostPIDNamespace(); {
 	case err == nil && !host:
 		return fmt.Errorf("%w: %w\n"+
-			"start the container with the host's: docker or podman run --pid=host, in Kubernetes hostPID: true", proc.ErrPermission, ErrPIDNamespace)
+			"start the container in the host's: docker or podman run --pid=host, in Kubernetes hostPID: true", proc.ErrPermission, ErrPIDNamespace)
 	case proc.CheckMounted() != nil:
 		return proc.ErrNotMounted
 	default:

@@ -48,7 +48,7 @@ type moment struct{ at, ticks uint64 }
 func momentNow() moment { return moment{proc.Now(), proc.Ticks()} }
 
 // errNotCompared is wrapped by errors that leave open whether a file has probes.
-var errNotCompared = errors.New("it is not known whether its file, which may have another name in an overlay, has probes")
+var errNotCompared = errors.New("whether its file has probes is unknown: it may have another name in an overlay")
 
 // attachPoints attaches every point of the library; pid 0 means all processes.
 func (t *Tracer) attachPoints(a *attachment, pid uint32) error {

@@ -14,6 +14,7 @@ import (
 	"tt-memtrace/bpf"
 	"tt-memtrace/internal/inspect"
 	"tt-memtrace/internal/memory"
+	"tt-memtrace/internal/plural"
 	"tt-memtrace/internal/proc"
 )
 
@@ -116,7 +117,7 @@ func (t *Tracer) full(tenant string, one *build) error {
 	all := len(builds)
 	switch {
 	case tenant != inspect.Root && files >= t.room.files:
-		return fmt.Errorf("%w of %s, which has %d files", errFiles, tenant, files)
+		return fmt.Errorf("%w of %s, which has %s", errFiles, tenant, plural.Of(files, "file"))
 	case builds[one]:
 		return nil
 	case all >= t.room.all:

@@ -106,13 +106,13 @@ const (
 )
 
 // whyHeadless: a process with perf events of its own is traced no longer. They are attached to its main thread.
-const whyHeadless = "its main thread has ended, and with it the host kernel ended the probes of this process alone"
+const whyHeadless = "its main thread has ended, which ended the probes of this process alone"
 
 // whyBare: a process is not traced because it runs code without probes.
-const whyBare = "its library's code, or some of it, lies on pages that can be written to, or was moved from where the file is mapped: the host kernel puts no probes there"
+const whyBare = "some of its library's code lies on writable pages, or was moved from where the file is mapped: the kernel puts no probes there"
 
 // whyTakenOut: a process that had probes is traced no longer.
-const whyTakenOut = "probes were taken out of its library's code by another than the host kernel: a debugger whose breakpoint had been there, or the process itself"
+const whyTakenOut = "probes were removed from its library's code by a debugger that had a breakpoint there, or by the process itself"
 
 // touch notes, during a reading, that an event named a buffer, an allocator or a program, or opened a device.
 func (p *traced) touch(id uint64) {

@@ -9,6 +9,7 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/inspect"
+	"tt-memtrace/internal/plural"
 	"tt-memtrace/internal/proc"
 )
 
@@ -239,11 +240,9 @@ func (r *run) addPrograms(from origin, rd *reading, scan *aggregator.Scan, told 
 	}
 	if unread := b.UnreadBut(told); unread > 0 && !b.Unfinished && !p.reconciliation.unreadNoticed {
 		p.reconciliation.unreadNoticed = true
-		what := "1 program that existed before tracing could not be read; its circular buffers and kernels are not all counted"
-		if unread > 1 {
-			what = fmt.Sprintf("%d programs that existed before tracing could not be read; their circular buffers and kernels are not all counted", unread)
-		}
-		r.t.opts.Notice(fmt.Sprintf("process %d: %s: %v", from.pid, what, b.Why))
+		r.t.opts.Notice(fmt.Sprintf("process %d: %s that existed before tracing could not be read; "+
+			"%s circular buffers and kernels are not all counted: %v",
+			from.pid, plural.Of(unread, "program"), plural.Word(unread, "its", "their"), b.Why))
 	}
 }
 

@@ -75,7 +75,7 @@ func (r *run) reservedUnread(p *traced, from origin) {
 	if !rec.unreserved {
 		rec.unreserved = true
 		r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: from.pid, Time: from.time,
-			Reason: &aggregator.Reason{Code: exact.ReasonReservedUnknown, Detail: "it was not known when they were allocated"}})
+			Reason: &aggregator.Reason{Code: exact.ReasonReservedUnknown, Detail: "they were not known when the buffers were allocated"}})
 	}
 }
 

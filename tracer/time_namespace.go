@@ -9,7 +9,7 @@ import (
 )
 
 // ErrTimeNamespace means that this program's clock differs from that of events.
-var ErrTimeNamespace = errors.New("this is a time namespace of its own, whose clock differs from the host's, by which events are dated: " +
+var ErrTimeNamespace = errors.New("this time namespace is not the host's, whose clock dates events: " +
 	"start it in the host's; --sample works in this one")
 
 // initialTimeNamespace is the inode of the host's time namespace, a constant of Linux (PROC_TIME_INIT_INO).

@@ -16,7 +16,7 @@ import (
 // marked.
 
 // whyTwice is why it is marked.
-const whyTwice = "it has devices open by two copies of the runtime, and those of one alone can be read"
+const whyTwice = "it has devices open by two copies of the runtime; only one copy's can be read"
 
 // another is a build that a process maps, but by which it is not read.
 type another struct {

@@ -12,7 +12,7 @@ import (
 )
 
 // ErrUserNamespace means that this program runs in a user namespace that does not let it use BPF.
-var ErrUserNamespace = errors.New("this is a user namespace of its own, as of a rootless container, and capabilities in it allow no BPF programs")
+var ErrUserNamespace = errors.New("this user namespace is not the host's, as in a rootless container: capabilities in it allow no BPF programs")
 
 // initialUserNamespace is the inode of the host's user namespace, a constant of Linux (PROC_USER_INIT_INO).
 const initialUserNamespace = 0xeffffffd

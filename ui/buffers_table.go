@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/plural"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
 )
@@ -85,7 +86,8 @@ func bufferDetail(s *state, r *bufferRow) []text.Line {
 		reserved = text.Plain.Line(fmt.Sprintf("%s bytes on each chip: %s on each of %s", text.Digits(r.reserved()), text.Digits(r.PerBank), text.Plural(n, "core", "cores")))
 		where = onCores(r.PerCore)
 	} else if r.reserved() > 0 {
-		reserved = text.Plain.Line(fmt.Sprintf("%s bytes on each chip: %s in each of %d banks", text.Digits(r.reserved()), text.Digits(r.PerBank), r.banks))
+		reserved = text.Plain.Line(fmt.Sprintf("%s bytes on each chip: %s in each of %s",
+			text.Digits(r.reserved()), text.Digits(r.PerBank), plural.Of(r.banks, "bank")))
 	} else if r.PerBank > 0 {
 		reserved = text.Plain.Line(text.Digits(r.PerBank) + " bytes in each bank")
 	}

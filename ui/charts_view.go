@@ -10,6 +10,7 @@ import (
 	"github.com/rivo/tview"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/plural"
 	"tt-memtrace/internal/telemetry"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
@@ -427,7 +428,7 @@ func (c *charts) marksAt(begin, end uint64) string {
 		case logExit:
 			out = append(out, who+" "+m.exit)
 		case logLost:
-			out = append(out, text.Digits(m.count)+" events were lost")
+			out = append(out, text.Digits(m.count)+" "+plural.Word(m.count, "event was lost", "events were lost"))
 		case logFailed, logClash, logOutOfMemory:
 			out = append(out, who+": "+m.failure.Describe(m.memory)+often)
 		}
@@ -570,7 +571,7 @@ func (c *charts) Bindings() []widget.Binding {
 				c.previous, c.process = c.process, processID{}
 			}
 		}},
-		{Key: "[  ]", Does: "the chip or process before, the next one", Brief: "other", Runes: "[]", Do: func(r rune) {
+		{Key: "[  ]", Does: "the previous or next chip or process", Brief: "other", Runes: "[]", Do: func(r rune) {
 			by := 1
 			if r == '[' {
 				by = -1

@@ -12,6 +12,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/aggregator/exact"
+	"tt-memtrace/internal/plural"
 	"tt-memtrace/internal/telemetry"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
@@ -223,7 +224,8 @@ func (v *chipView) identity(c *aggregator.ChipSnapshot, w int) []text.Line {
 	}
 	for i, r := range c.Reasons {
 		if i == fewNotes {
-			lines = append(lines, text.Notice.Line(fmt.Sprintf(" and %d more reasons: :reasons", len(c.Reasons)-i)))
+			more := text.Plural(len(c.Reasons)-i, "more reason", "more reasons")
+			lines = append(lines, text.Notice.Line(" and "+more+": :reasons"))
 			break
 		}
 		f := flaw{code: r.Code, sentence: r.String()}
@@ -440,7 +442,8 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 		}
 	}
 	if k.DRAMCopies > 0 {
-		words = append(words, fmt.Sprintf("%s copies in DRAM, %s", text.Count(k.DRAMCopies, o.Exact), bytesCell(k.DRAMBytes, o)))
+		words = append(words, fmt.Sprintf("%s %s in DRAM, %s", text.Count(k.DRAMCopies, o.Exact),
+			plural.Word(k.DRAMCopies, "copy", "copies"), bytesCell(k.DRAMBytes, o)))
 	}
 	if k.Unsized > 0 {
 		words = append(words, g.AtLeast+" "+text.Count(k.Unsized, o.Exact)+" of unknown size")
@@ -525,7 +528,7 @@ func (v *chipView) Bindings() []widget.Binding {
 				v.chartsOf(c.Chip, processID{})
 			}
 		}},
-		widget.Binding{Key: "left, right", Does: "the chip before, the next chip"},
+		widget.Binding{Key: "left, right", Does: "the previous chip, the next chip"},
 		widget.Binding{Key: "tab", Does: "the next chip", Keys: []tcell.Key{tcell.KeyTab}, Do: func(rune) { v.nextChip(1) }},
 	), v.chipBindings()...)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/gdamore/tcell/v2"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/plural"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
 )
@@ -271,7 +272,7 @@ func (e *events) detail(r *eventRow) []text.Line {
 	if r.kind < logKernelLoad && !r.unknown {
 		where := " on each chip"
 		if r.kind >= logCBAlloc {
-			where = fmt.Sprintf(" on each of %d cores", r.cores)
+			where = " on each of " + plural.Of(r.cores, "core")
 		}
 		out = append(out, widget.Pair("size", text.Plain.Line(text.Digits(r.size)+" bytes"+where)), widget.Pair("address", text.Plain.Line(fmt.Sprintf("0x%x in each bank of %s", r.address, r.memory))))
 	}

@@ -155,7 +155,7 @@ func (s *state) noBuffers(what string, w int) (p widget.Picture, none bool) {
 		return p, false
 	}
 	p.Lines, p.Selected = []text.Line{nil}, -1
-	why := what + ": shared memory has the runtime's own totals only, not which buffers there are nor where they lie. " +
+	why := what + ": shared memory has only the runtime's own totals, not its buffers or their addresses. " +
 		"Tracing shows that (tt-memtrace as root, without --shm); without rights, --sample shows it of your own processes."
 	for _, l := range tview.WordWrap(why, max(w-4, 1)) {
 		p.Lines = append(p.Lines, text.Plain.Line("  "+l))

@@ -35,7 +35,7 @@ func TestTheScreenSaysWhatIsNotExactAndWhy(t *testing.T) {
 	w.publish(raised(aggregator.ReasonRaised, 1002, exact.ReasonEventsUnread, "bad address"))
 	for _, size := range overviewSizes {
 		got := see("", size[0], size[1])
-		for _, want := range []string{"not exact", "X 1002: an event was dropped: its memory could not be read", "1002 X", "1X"} {
+		for _, want := range []string{"not exact", "X 1002: an event was dropped: the process's memory could not be read", "1002 X", "1X"} {
 			if !strings.Contains(got, want) {
 				t.Errorf("%v: no %q in:\n%s", size, want, got)
 			}
@@ -44,7 +44,7 @@ func TestTheScreenSaysWhatIsNotExactAndWhy(t *testing.T) {
 			t.Errorf("%v: what is exact is marked:\n%s", size, got)
 		}
 	}
-	const why = "an event was dropped: its memory could not be read: bad address"
+	const why = "an event was dropped: the process's memory could not be read: bad address"
 	for keys, want := range map[string]string{
 		"7j<Enter>": "not exact   X " + why + ", since 0s", "7<Enter>": "exact       yes", "2]": "not exact: X 1002: " + why,
 		"2]<Enter>": "not exact   X " + why, ":reasons<Enter>": "X 1002: " + why,
@@ -78,7 +78,7 @@ func TestSampledProcessesAreAsOldAsTheLastLook(t *testing.T) {
 	}
 	w.again(settings{}, [2]int{120, 40})
 	got := w.text(t, 120, 40)
-	for _, want := range []string{"sampled 4s ago", "S all 2 processes: it is sampled: changes show at the next sample"} {
+	for _, want := range []string{"sampled 4s ago", "S all 2 processes: sampled, not traced: changes show at the next sample"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in:\n%s", want, got)
 		}
@@ -111,7 +111,7 @@ func TestTotalsHaveNoMap(t *testing.T) {
 	for _, id := range []pageID{mapPage, tablesPage, sitesPage} {
 		f.show(id)
 		got := plainText(f.compose(80, 24))
-		for _, want := range []string{"  no ", "shared memory has the runtime's own totals", "--sample shows it", "totals only"} {
+		for _, want := range []string{"  no ", "shared memory has only the runtime's own totals", "--sample shows it", "totals only"} {
 			if !strings.Contains(got, want) {
 				t.Errorf("%s: no %q in:\n%s", pageNames[id], want, got)
 			}
@@ -141,7 +141,7 @@ func TestALongReasonIsWholeSomewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	whole := strings.Join(strings.Fields(b.String()), " ")
-	if !strings.Contains(whole, "X 1001: an event was dropped: its memory could not be read") || !strings.HasSuffix(whole, "at one address and at the last one") || strings.Contains(whole, "…") {
+	if !strings.Contains(whole, "X 1001: an event was dropped: the process's memory could not be read") || !strings.HasSuffix(whole, "at one address and at the last one") || strings.Contains(whole, "…") {
 		t.Errorf("in the text:\n%s", b.String())
 	}
 	for line := range strings.Lines(b.String()) {

@@ -172,7 +172,7 @@ func TestMarksAndLegendNameWhatIsOdd(t *testing.T) {
 		p.Reasons, p.Late = reasons(p.PID, c), false
 	}
 	got := plainText(newFrame(settings{}, d, 0).compose(120, 30))
-	for _, want := range []string{"41822 U", "50231 R", "50990 O", "U 41822: a buffer was freed", "R 50231: a buffer's free was not seen", "O 50990: inconsistent events", "not exact"} {
+	for _, want := range []string{"41822 U", "50231 R", "50990 O", "U 41822: a buffer was freed", "R 50231: a free was missed", "O 50990: inconsistent buffer events", "not exact"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}

@@ -248,15 +248,15 @@ func (f *frame) bindings() []widget.Binding {
 		{Key: "esc", Does: "close, undo the filter, go back", Keys: []tcell.Key{tcell.KeyEsc}, Do: func(rune) { f.back() }},
 		{Key: "f, F4", Does: "filter rows by a regular expression", Runes: "f", Keys: []tcell.Key{tcell.KeyF4}, Do: func(rune) { f.prompt = f.filtering() }},
 		{Key: "/, F3", Does: "search for a regular expression", Runes: "/", Keys: []tcell.Key{tcell.KeyF3}, Do: func(rune) { f.prompt = f.searching() }},
-		{Key: "n  N", Does: "the next match, the one before", Runes: "nN", Do: func(r rune) { f.searchOn(r == 'n') }},
-		{Key: "space", Does: "pause, go on", Runes: " ", Do: func(rune) { f.pausing = !f.pausing }},
+		{Key: "n  N", Does: "the next match, the previous one", Runes: "nN", Do: func(r rune) { f.searchOn(r == 'n') }},
+		{Key: "space", Does: "pause, continue", Runes: " ", Do: func(rune) { f.pausing = !f.pausing }},
 		{Key: "r", Does: "requested or reserved bytes", Runes: "r", Do: func(rune) { f.settings.requested = !f.settings.requested }},
 		{Key: "u", Does: "rounded (1 K is 1024) or exact", Runes: "u", Do: func(rune) { f.settings.Exact = !f.settings.Exact }},
 		{Key: "p", Does: "the next palette", Runes: "p", Do: func(rune) { f.nextPalette() }},
 		{Key: "a", Does: "ASCII characters only, or all", Runes: "a", Do: func(rune) { f.settings.ASCII = !f.settings.ASCII }},
 		{Key: "w", Does: "write what is shown to a file", Runes: "w", Do: func(rune) { f.save(f.text()) }},
 		{Key: "?, F1", Does: "this help", Runes: "?", Keys: []tcell.Key{tcell.KeyF1}, Do: func(rune) { f.help, f.helpAt = true, 0 }},
-		{Key: "ctrl-Z", Does: "stop, back to the shell; fg goes on"},
+		{Key: "ctrl-Z", Does: "suspend to the shell; fg continues"},
 		{Key: "q, F10, ctrl-C", Does: "quit", Runes: "q", Keys: []tcell.Key{tcell.KeyF10, tcell.KeyCtrlC}, Do: func(rune) { f.quit() }},
 	}, f.playerBindings()...)
 }

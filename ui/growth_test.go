@@ -132,7 +132,7 @@ func TestSitesFollowTheSize(t *testing.T) {
 		if l := strings.Join(strings.Fields(row(t, got, "buffers of")), " "); !strings.Contains(l, want) {
 			t.Errorf("%q in %q", want, l)
 		}
-		if strings.Contains(got, "peaks of requested bytes are not known") != strings.Contains(want, "·") {
+		if strings.Contains(got, "peaks of requested bytes are unknown") != strings.Contains(want, "·") {
 			t.Error(got)
 		}
 		w.press("r")

@@ -40,7 +40,7 @@ func columnsHelp() []widget.Binding {
 		{Key: "SEEN", Does: "how long ago it was first seen; 7 shows its age"},
 		{Key: "ALLOCS", Does: "how many buffers it has allocated since it was first seen"},
 		{Key: "FREES", Does: "how many buffers it has freed since it was first seen"},
-		{Key: "STATE", Does: "what its first thread does; disk sleep: it waits in the host kernel"},
+		{Key: "STATE", Does: "what its first thread does; disk sleep: it waits in the kernel"},
 		{Key: "HOLDS", Does: "the devices that the process has open: N is /dev/tenstorrent/N"},
 	}
 }

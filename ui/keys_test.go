@@ -52,7 +52,7 @@ var walks = []walk{
 	{chartsPage, "", "/, F3", "/", "nothing to search"},
 	{overviewPage, "/50<Enter>", "n  N", "n", "▸  50990"},
 	{overviewPage, "/50<Enter>n", "n  N", "N", "▸  50231"},
-	{overviewPage, "", "n  N", "n", "nothing has been searched for"},
+	{overviewPage, "", "n  N", "n", "nothing to repeat"},
 	{overviewPage, "", "r", "r", "requested       0 ev/s"},
 	{overviewPage, "", "u", "u", "of 12,884,901,504"},
 	{overviewPage, "", "p", "p", "palette: bright"},

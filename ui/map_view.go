@@ -10,6 +10,7 @@ import (
 	"github.com/rivo/tview"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/plural"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
 )
@@ -58,7 +59,7 @@ type mapQuery struct {
 func newMapView(s *state) *mapView {
 	v := &mapView{state: s, memory: aggregator.L1}
 	v.Table = &widget.Table[block, blockKey]{
-		Settings: &s.settings.Settings, Name: "map", What: "blocks", None: "nothing is known of this memory",
+		Settings: &s.settings.Settings, Name: "map", What: "blocks", None: "nothing is known about this memory",
 		Key: func(b *block) blockKey {
 			k := blockKey{from: b.from, kind: b.kind}
 			if b.buffer != nil {
@@ -191,7 +192,7 @@ func (v *mapView) detail(b *block) []text.Line {
 			append(v.ageCell(p.Since), text.Plain.Span(" old, "+text.Plural(int(min(p.Launches, 1<<62)), "launch", "launches")))...)))
 	}
 	if n := len(b.programs) - 8; n > 0 {
-		out = append(out, widget.Pair("", text.Faint.Line(fmt.Sprintf("and %d more programs", n))))
+		out = append(out, widget.Pair("", text.Faint.Line("and "+text.Plural(n, "more program", "more programs"))))
 	}
 	return out
 }
@@ -308,7 +309,7 @@ func (v *mapView) heads(c *aggregator.ChipSnapshot, w int) []text.Line {
 	}
 	left := text.Line{text.Strong.Span(" chip " + chipName(c.Chip) + "  "), text.Plain.Span(what)}
 	if b := c.Memory[v.memory].Banks; b.Known && b.Count > 0 {
-		of := fmt.Sprintf(", 1 of %d banks of %s", b.Count, text.Capacity(b.Bytes, o.Exact, false))
+		of := fmt.Sprintf(", 1 of %s of %s", plural.Of(b.Count, "bank"), text.Capacity(b.Bytes, o.Exact, false))
 		if left.Width()+text.Width(of) <= w {
 			left = append(left, text.Faint.Span(of))
 		}
@@ -515,7 +516,7 @@ func (v *mapView) Bindings() []widget.Binding {
 				}
 			}
 		}},
-		widget.Binding{Key: "left, right", Does: "the core before, the next one, by how much of it is used"},
+		widget.Binding{Key: "left, right", Does: "the previous core, the next core, by how much of it is used"},
 	), v.chipBindings()...)
 }
 

@@ -520,7 +520,7 @@ func noProcess(d *data) string {
 	case d.snapshot.NobodySeen():
 		return "no process was seen to use the runtime"
 	case slices.ContainsFunc(d.snapshot.Reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonNotTraced && !r.Unsure }):
-		return "no process is traced: which one uses the runtime, and why it is not traced, is below"
+		return "no process is traced: the processes that use the runtime, and why they are not traced, are below"
 	case d.ownOnly:
 		return "no process that this user can see uses the runtime"
 	case len(d.snapshot.Ended) > 0:
@@ -580,7 +580,8 @@ func noteLines(d *data, processes []*aggregator.ProcessSnapshot, o settings, w, 
 	why := text.Pack(legend(d.snapshot, processes, o), w-1)
 	for i, l := range why {
 		if i == most-1 && len(why) > most {
-			add(fmt.Sprintf("and %d more reasons%s", len(why)-i, strings.ReplaceAll(more, "notices", "reasons")))
+			n := text.Plural(len(why)-i, "more reason", "more reasons")
+			add("and " + n + strings.ReplaceAll(more, "notices", "reasons"))
 			break
 		}
 		if more == "" {

@@ -40,7 +40,7 @@ func (f *frame) playerBindings() []widget.Binding {
 		return nil
 	}
 	return []widget.Binding{
-		{Key: ",  .", Does: "ten seconds back, ten seconds on", Runes: ",.", Do: func(r rune) {
+		{Key: ",  .", Does: "ten seconds back, ten seconds forward", Runes: ",.", Do: func(r rune) {
 			if r == ',' {
 				f.player.Move(-moveStep)
 			} else {

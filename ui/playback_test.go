@@ -61,7 +61,7 @@ func TestAReplayIsMovedIn(t *testing.T) {
 	s.press("{{{")
 	s.waits("x0.5 00:20")
 	s.press("?")
-	s.waits("ten seconds back, ten seconds on")
+	s.waits("ten seconds back, ten seconds forward")
 }
 
 // What charts have of a time that has not come yet is forgotten, and the rest stays.

@@ -244,7 +244,7 @@ func (v *holders) detail(r *holder) []text.Line {
 		if c.Launches+c.Replays > 0 {
 			launches := text.Digits(c.Launches)
 			if c.UnknownLaunches > 0 {
-				launches += ", " + text.Digits(c.UnknownLaunches) + " of them of programs from before"
+				launches += ", " + text.Digits(c.UnknownLaunches) + " of them of programs that predate tracing"
 			}
 			if c.Replays > 0 {
 				launches += "; traces replayed " + text.Times(c.Replays)
@@ -260,22 +260,27 @@ func (v *holders) detail(r *holder) []text.Line {
 				unsafe += fmt.Sprintf("; %s of them in memory that the capture used", text.Digits(u.Overlapping))
 			}
 			if u.Buffers < c.Unsafe {
-				unsafe += fmt.Sprintf("; %s in all", text.Digits(c.Unsafe))
+				unsafe += fmt.Sprintf("; %s in total", text.Digits(c.Unsafe))
 			}
 			out = append(out, widget.Pair("unsafe", text.Notice.Line(unsafe)))
 		} else if p.Info.Source == aggregator.Traced && p.HidesUnsafe() && !aggregator.HiddenOf(p, nil).Buffers {
 			add("unsafe", "unknown")
 		}
 		if n := c.UnmatchedFrees + c.Replaced + c.Odd; n > 0 {
-			add("noticed", fmt.Sprintf("%s frees of unknown buffers, %s frees not seen, %s odd events", text.Digits(c.UnmatchedFrees), text.Digits(c.Replaced), text.Digits(c.Odd)))
+			unknown := text.Plural(int(c.UnmatchedFrees), "free of an unknown buffer", "frees of unknown buffers")
+			missed := text.Plural(int(c.Replaced), "missed free", "missed frees")
+			odd := text.Plural(int(c.Odd), "inconsistent event", "inconsistent events")
+			add("noticed", unknown+", "+missed+", "+odd)
 		}
 		if a := &p.Agreement; a.At > 0 {
 			doubt := ""
 			if a.Suspect {
 				doubt = ", in doubt since"
 			}
-			add("verified", fmt.Sprintf("%s with the runtime's own accounts, %s ago with %s buffers%s; %s were from before, %s repaired", text.Times(a.Comparisons),
-				text.Age(time.Duration(v.data.now-min(a.At, v.data.now))), text.Digits(a.Compared), doubt, text.Digits(a.Found), text.Digits(a.Repaired)))
+			ago := text.Age(time.Duration(v.data.now - min(a.At, v.data.now)))
+			with := text.Plural(int(a.Compared), "buffer", "buffers")
+			add("verified", fmt.Sprintf("%s with the runtime's own accounts, %s ago with %s%s; %s predate tracing, %s repaired",
+				text.Times(a.Comparisons), ago, with, doubt, text.Digits(a.Found), text.Digits(a.Repaired)))
 		}
 		add("peaks", peaksOf(&p.Memory, aggregator.HiddenOf(p, nil), v.settings))
 		if h := &p.HostMemory; h.Peak > 0 {
@@ -283,7 +288,7 @@ func (v *holders) detail(r *holder) []text.Line {
 				text.Capacity(h.Peak, v.settings.Exact, false), text.Capacity(h.First, v.settings.Exact, false)))
 		}
 	} else {
-		add("traced", "no: it has not been seen to use the runtime")
+		add("traced", "no: it was not seen to use the runtime")
 	}
 	return out
 }
@@ -325,7 +330,7 @@ func (v *holders) work() func(*reader) func() {
 		case err != nil:
 			problem = err.Error()
 		case !has:
-			problem = "who else holds a device cannot be told from this source"
+			problem = "this source does not show who else holds a device"
 		}
 		return func() {
 			v.problem, v.done = problem, now

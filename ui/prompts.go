@@ -10,7 +10,7 @@ import (
 func (f *frame) filtering() *widget.Prompt {
 	l, ok := f.pages[f.current].(widget.Listed)
 	if !ok {
-		f.notify("there is nothing to filter in this view")
+		f.notify("this view has nothing to filter")
 		return nil
 	}
 	before := l.Filter()
@@ -29,7 +29,7 @@ func (f *frame) filtering() *widget.Prompt {
 func (f *frame) searching() *widget.Prompt {
 	l, ok := f.pages[f.current].(widget.Listed)
 	if !ok {
-		f.notify("there is nothing to search in this view")
+		f.notify("this view has nothing to search")
 		return nil
 	}
 	change := func(s string) error {
@@ -56,9 +56,9 @@ func (f *frame) searchOn(forward bool) {
 	l, ok := f.pages[f.current].(widget.Listed)
 	switch {
 	case !ok:
-		f.notify("there is nothing to search in this view")
+		f.notify("this view has nothing to search")
 	case f.searched.Empty():
-		f.notify("nothing has been searched for: / does")
+		f.notify("nothing to repeat: / searches")
 	case !l.Search(f.searched, forward, false):
 		f.notify("no match for " + f.searched.Text)
 	}

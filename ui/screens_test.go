@@ -257,7 +257,7 @@ func TestTheFirstLookAnswers(t *testing.T) {
 		{"replayed", func() *world { return peopled(8, 200) }, func(d *data) {
 			d.source, d.recorded, d.playback = "replay run.ttm", true, replay
 		}, []string{" exact ", "worker.py", "x1 01:35", "03:20", "fullest", "12:03:"}},
-		{"sampled", func() *world { return sampledWorld(32, 20) }, func(d *data) { d.source = "sampled 1s" }, []string{" sampled 2s ago ", "S ", "it is sampled", "worker.py", "fullest", "12:03:"}},
+		{"sampled", func() *world { return sampledWorld(32, 20) }, func(d *data) { d.source = "sampled 1s" }, []string{" sampled 2s ago ", "S ", "sampled, not traced", "worker.py", "fullest", "12:03:"}},
 		{"shm", func() *world { return totalsWorld(2, 2) }, func(d *data) {
 			s := *d.snapshot
 			s.Lacks = []string{"buffers"}
@@ -309,13 +309,13 @@ func TestTheFirstLookAnswersOnEveryHost(t *testing.T) {
 				"replayed": {func() *world { return peopled(chips, processes) }, func(d *data) {
 					d.source, d.recorded, d.playback = "replay run.ttm", true, replay
 				}, most, []string{" replay", " exact ", "x1 01:35"}},
-				"sampled": {func() *world { return sampledWorld(chips, processes) }, func(*data) {}, most, []string{"sampled 2s ago", "it is sampled"}},
+				"sampled": {func() *world { return sampledWorld(chips, processes) }, func(*data) {}, most, []string{"sampled 2s ago", "sampled, not traced"}},
 				"sampled in part": {func() *world {
 					w := sampledWorld(chips, processes)
 					w.begins(2000, "python other.py", nil, false)
 					w.publish(raised(aggregator.ReasonRaised, 2000, exact.ReasonEventsUnread, "bad address"))
 					return w
-				}, func(*data) {}, most, []string{"not exact, sampled 2s ago", "it is sampled"}},
+				}, func(*data) {}, most, []string{"not exact, sampled 2s ago", "sampled, not traced"}},
 				"shm": {func() *world { return totalsWorld(uint32(chips), uint32(processes)) }, func(d *data) {
 					s := *d.snapshot
 					s.Lacks = []string{"buffers"}

@@ -102,7 +102,7 @@ func TestStacksAreSwitchedInTheSites(t *testing.T) {
 		}
 		w.press("x")
 	}
-	if got := w.text(t, 140, 30); !strings.Contains(got, "call stacks on: an allocation takes") {
+	if got := w.text(t, 140, 30); !strings.Contains(got, "call stacks on: each allocation takes") {
 		t.Error(got)
 	}
 
@@ -162,13 +162,13 @@ func TestSitesThatGetOtherNamesHaveNotGrown(t *testing.T) {
 	}
 	w.pass(10 * time.Second)
 	got := w.text(t, 140, 30)
-	if strings.Contains(got, "+48.0 MiB") || strings.Contains(got, "-48.0 MiB") || !strings.Contains(got, "sites got other names: b counts anew") {
+	if strings.Contains(got, "+48.0 MiB") || strings.Contains(got, "-48.0 MiB") || !strings.Contains(got, "site names changed: b counts from now on") {
 		t.Errorf("replaced buffers count as growth:\n%s", got)
 	}
 	w.press("b")
 	alloc(stack)
 	w.pass(10 * time.Second)
-	if got := w.text(t, 140, 30); !strings.Contains(got, "+24.0 MiB") || strings.Contains(got, "other names") {
+	if got := w.text(t, 140, 30); !strings.Contains(got, "+24.0 MiB") || strings.Contains(got, "names changed") {
 		t.Errorf("growth since the new baseline:\n%s", got)
 	}
 }

@@ -436,10 +436,10 @@ func (v *sites) switchStacks() {
 	switch {
 	case v.stacks != nil && v.stacks.SendsStacks():
 		v.stacks.SendStacks(false)
-		v.notify("call stacks are not recorded any more: those of earlier allocations stay")
+		v.notify("call stacks off: those of earlier allocations stay")
 	case v.stacks != nil:
 		v.stacks.SendStacks(true)
-		v.notify("call stacks on: an allocation takes some microseconds longer; x ends that")
+		v.notify("call stacks on: each allocation takes some microseconds longer; x turns them off")
 	case v.data.recorded && v.anyStack():
 		v.notify("these call stacks are the recording's")
 	case v.data.recorded:
@@ -472,10 +472,10 @@ func (v *sites) Compose(w, h int) widget.Picture {
 		v.Note = "since " + text.Age(v.since())
 	}
 	if v.settings.requested {
-		v.Note = "peaks of requested bytes are not known: r  " + v.Note
+		v.Note = "peaks of requested bytes are unknown: r  " + v.Note
 	}
 	if slices.ContainsFunc(v.Rows, func(r siteRow) bool { return r.grown.bound == exact.Unknown }) {
-		v.Note = "sites got other names: b counts anew  " + v.Note
+		v.Note = "site names changed: b counts from now on  " + v.Note
 	}
 	switch {
 	case v.stacks != nil && v.stacks.SendsStacks():
@@ -496,7 +496,7 @@ func (v *sites) Bindings() []widget.Binding {
 	if v.Choosing {
 		return list
 	}
-	x := widget.Binding{Key: "x", Does: "record call stacks from now on, or no more", Runes: "x", Do: func(rune) { v.switchStacks() }}
+	x := widget.Binding{Key: "x", Does: "start or stop recording call stacks", Runes: "x", Do: func(rune) { v.switchStacks() }}
 	if v.stacks != nil {
 		x.Brief = "call stacks"
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/plural"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
 )
@@ -70,7 +71,7 @@ func (f *frame) summary() {
 	}
 	add("failures", failures)
 	c := &s.Counters
-	lost := text.Plain.Line(text.Digits(c.Events) + " events, none lost")
+	lost := text.Plain.Line(text.Digits(c.Events) + " " + plural.Word(c.Events, "event", "events") + ", none lost")
 	if c.Lost > 0 {
 		lost = text.Line{text.Plain.Span(text.Digits(c.Events) + " events, "), text.Bad.Span(text.Digits(c.Lost) + " lost")}
 	}

@@ -149,7 +149,7 @@ func (t *tables) turn(by int) {
 func (t *tables) Bindings() []widget.Binding {
 	return append(t.table().Bindings(),
 		widget.Binding{Key: "tab", Does: "the next table; also left and right", Brief: "next table", Keys: []tcell.Key{tcell.KeyTab}, Do: func(rune) { t.turn(1) }},
-		widget.Binding{Key: "shift-tab", Does: "the table before", Keys: []tcell.Key{tcell.KeyBacktab}, Do: func(rune) { t.turn(-1) }},
+		widget.Binding{Key: "shift-tab", Does: "the previous table", Keys: []tcell.Key{tcell.KeyBacktab}, Do: func(rune) { t.turn(-1) }},
 	)
 }
 

@@ -104,7 +104,7 @@ func (s *state) chartsOf(chip aggregator.Chip, process processID) {
 // chipBindings returns the keys of the views of one chip.
 func (s *state) chipBindings() []widget.Binding {
 	return []widget.Binding{
-		{Key: "[  ]", Does: "the chip before, the next chip", Brief: "chip", Runes: "[]", Do: func(r rune) {
+		{Key: "[  ]", Does: "the previous chip, the next chip", Brief: "chip", Runes: "[]", Do: func(r rune) {
 			if r == '[' {
 				s.nextChip(-1)
 			} else {

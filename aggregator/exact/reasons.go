@@ -132,39 +132,40 @@ type Row struct {
 var Reasons = []Row{
 	{
 		Code: ReasonLate, Letter: "L", Brief: "attached late",
-		Sentence: "buffers and programs from before tracing began may be missing",
+		Sentence: "buffers and programs that predate tracing may be missing",
 		Affects:  affectsHeld, Lifted: ByFirstComparison,
-		Meaning: "It was attached late, and what it held before is not read yet or cannot be.",
+		Meaning: "It was attached late; what it held before that is not read yet, or cannot be.",
 	},
 	{
 		Code: ReasonUnmatchedFree, Letter: "U", Brief: "unmatched free",
-		Sentence: "a buffer was freed whose allocation was not seen",
+		Sentence: "a buffer was freed, but its allocation was not seen",
 		Affects:  AffectsBuffers, Lifted: ByComparison,
 		Meaning: "It freed a buffer whose allocation was not seen.",
 	},
 	{
 		Code: ReasonMissedFree, Letter: "R", Brief: "missed free",
-		Sentence: "a buffer's free was not seen, another took its place",
+		Sentence: "a free was missed: the buffer's address was reused",
 		Affects:  AffectsFrees, Lifted: ByComparison,
 		Meaning: "A new buffer took the place of one whose free was not seen.",
 	},
 	{
 		Code: ReasonInconsistentEvents, Letter: "O", Brief: "inconsistent events",
-		Sentence: "inconsistent events of buffers were ignored",
+		Sentence: "inconsistent buffer events were ignored",
 		Affects:  AffectsBuffers, Lifted: ByComparison,
-		Meaning: "Events of buffers were ignored: an unknown memory, an impossible size.",
+		Meaning: "Buffer events were ignored: they name an unknown memory or an impossible size.",
 	},
 	{
 		Code: ReasonInconsistentProgramEvents, Letter: "O", Brief: "inconsistent events",
-		Sentence: "inconsistent events of programs were ignored",
+		Sentence: "inconsistent program events were ignored",
 		Affects:  AffectsPrograms,
-		Meaning:  "Events of programs were ignored.",
+		Meaning:  "Program events were ignored.",
 	},
 	{
 		Code: ReasonSampled, Letter: "S", Brief: "sampled",
-		Sentence: "it is sampled: changes show at the next sample", OfHost: "processes are sampled",
-		Meaning: "It is sampled, without probes. Of the host: of a command, no process was seen to use the runtime; one that ended between two samples is not seen.",
-		Ends:    "its exit; of the host: -",
+		Sentence: "sampled, not traced: changes show at the next sample", OfHost: "processes are sampled",
+		Meaning: "It is sampled, not traced. If the host has this reason: no process of a command was seen to " +
+			"use the runtime; a process that ends between two samples is not seen.",
+		Ends: "its exit; of the host: -",
 	},
 	{
 		Code: ReasonTotalsOnly, Letter: "T", Brief: "only the runtime's own totals are known",
@@ -181,19 +182,21 @@ var Reasons = []Row{
 		Code:     ReasonRecordingGap,
 		Sentence: "the recording lacks events",
 		Affects:  affectsHeld | AffectsPeaks | AffectsCalls | AffectsLaunches, Lifted: ByState, Missed: true,
-		Meaning: "The disk was full or too slow, or failed, while it was recorded; or a part of the recording is missing.",
+		Meaning: "The disk was full, too slow or failing during the recording, or a part of the recording is " +
+			"missing.",
 	},
 	{
 		Code:     ReasonEventsUnread,
-		Sentence: "an event was dropped: its memory could not be read",
+		Sentence: "an event was dropped: the process's memory could not be read",
 		Affects:  affectsHeld | AffectsPeaks | AffectsCalls | AffectsLaunches, Lifted: ByFullComparison, Missed: true,
-		Meaning: "Its memory could not be read when an event happened, so the event is missing: for example, a page was swapped out.",
+		Meaning: "An event was dropped because the process's memory could not be read: a page was swapped out, " +
+			"for example.",
 	},
 	{
 		Code:     ReasonScanIncomplete,
 		Sentence: "some of its buffers or programs could not be read",
 		Affects:  affectsHeld, Lifted: ByFullComparison,
-		Meaning: "A full comparison could not read all.",
+		Meaning: "A full comparison could not read everything.",
 	},
 	{
 		Code:     ReasonBuffersUnread,
@@ -205,132 +208,151 @@ var Reasons = []Row{
 		Code:     ReasonChipsUnknown,
 		Sentence: "the chips of one of its devices are unknown",
 		Affects:  AffectsPrograms | AffectsPlaces,
-		Meaning:  "The chips of a device could not be read: what is on them is `unplaced`.", Ends: "the device's chips becoming known, or its close",
+		Meaning:  "The chips of a device could not be read: everything on it is `unplaced`.",
+		Ends:     "the device's chips becoming known, or its close",
 	},
 	{
 		Code:     ReasonBlocksDisagree,
-		Sentence: "its allocators' buffers and lists of blocks disagree",
+		Sentence: "its allocators' buffers and block lists disagree",
 		Affects:  AffectsBuffers, Lifted: ByComparison, Contradiction: true,
-		Meaning: "The buffers of an allocator and its lists of blocks do not match one to one; the detail says where.",
-		Ends:    "a comparison of its buffers that finds them to agree",
+		Meaning: "The buffers of an allocator and its block lists do not match one to one; the detail says where.",
+		Ends:    "a comparison of its buffers that finds no difference",
 	},
 	{
 		Code:     ReasonTotalsDisagree,
 		Sentence: "the runtime's own totals include memory that no buffer explains",
 		Affects:  AffectsBuffers, Lifted: ByFullComparison, Contradiction: true,
-		Meaning: "The runtime's own account in shared memory has something on a chip on which the process's allocators have no buffer.",
-		Ends:    "a full comparison that finds none",
+		Meaning: "The runtime's own account in shared memory has bytes on a chip where the process's allocators " +
+			"have no buffer.",
+		Ends: "a full comparison that finds no such bytes",
 	},
 	{
 		Code:     ReasonUnknownAllocationFunctions,
-		Sentence: "its build of the runtime allocates memory by functions unknown to tt-memtrace",
+		Sentence: "its runtime allocates memory by functions unknown to tt-memtrace",
 		Affects:  AffectsBuffers,
-		Meaning:  "Its build of the runtime has functions that may hand out memory and that this version does not know: the detail names them. What they hand out is not counted.",
+		Meaning: "Its build of the runtime has functions that may allocate memory and that this version does not " +
+			"know; the detail names them. What they allocate is not counted.",
 	},
 	{
 		Code:     ReasonPersistentL1,
 		Affects:  AffectsOutside,
-		Sentence: "it holds L1 outside of its allocators, such as prefetcher pipes, which is not counted",
-		Meaning: "It has L1 outside of its allocators' buffers, such as a space for prefetcher pipes: `programs` and `l1` lack it, and circular buffers lie above it. " +
-			"In 0.79 and 0.80 only what is taken or given back during tracing shows it.",
-		Ends: "a comparison that finds none",
+		Sentence: "it holds uncounted L1 outside its allocators, such as prefetcher pipes",
+		Meaning: "It holds L1 outside its allocators' buffers, such as the space of prefetcher pipes: `programs` " +
+			"and `l1` lack it, and circular buffers lie above it. In 0.79 and 0.80 it is noticed only when it is " +
+			"taken or given back during tracing.",
+		Ends: "a comparison that finds no such L1",
 	},
 	{
 		Code:     ReasonReservedUnknown,
 		Sentence: "the reserved sizes of some buffers could not be read",
 		Affects:  AffectsReserved,
-		Meaning:  "The reserved size of some of its buffers could not be read at a late attach, or not be computed when they were allocated: their `reserved_bytes` is unknown.",
-		Ends:     "a comparison of its buffers that can read it",
+		Meaning: "The reserved size of some of its buffers could not be read at a late attach, or not be " +
+			"computed at their allocation: their `reserved_bytes` is unknown.",
+		Ends: "a comparison of its buffers that can read it",
 	},
 	{
 		Code:     ReasonConfigRingUnread,
 		Sentence: "a kernel-config ring could not be read",
 		Affects:  AffectsRings,
-		Meaning:  "A kernel-config ring of it could not be read: `used_bytes` and `places` of `kernels.config_ring` are unknown. Nothing else is affected.",
-		Ends:     "reading it, which is tried twice a second; or the device's close",
+		Meaning: "One of its kernel-config rings could not be read: `used_bytes` and `places` of " +
+			"`kernels.config_ring` are unknown. Nothing else is affected.",
+		Ends: "reading it, which is tried twice a second; the device's close",
 	},
 	{
 		Code:     ReasonProgramChipsUnknown,
 		Sentence: "the chips of a program are unknown: it counts on all chips of its mesh",
 		Affects:  AffectsProgramPlaces,
-		Meaning:  "It could not be found out on which chips of a mesh a program of a workload is, so it is counted on all of them; the detail says why.",
-		Ends:     "the program's end, its chips becoming known, or the close of the process's last device",
+		Meaning: "The chips of a program of a workload are unknown, so it is counted on all chips of its mesh; " +
+			"the detail says why.",
+		Ends: "the program's end, its chips becoming known, or the close of the process's last device",
 	},
 	{
 		Code:     ReasonTracesMissed,
-		Sentence: "some trace captures or replays, or allocations during them, were missed: the buffers that they overwrite are unknown",
+		Sentence: "trace captures or replays, or allocations during them, were missed: the buffers that replays overwrite are unknown",
 		Affects:  AffectsUnsafe, Missed: true,
-		Meaning: "Captures or replays of traces, allocations beside them, or marks of buffers as corruptible, were not seen, or their device is unknown: which buffers they may overwrite is not known.",
+		Meaning: "Captures or replays of traces, allocations during them, or marks of buffers as corruptible " +
+			"were not seen, or their device is unknown: the buffers that replays may overwrite are unknown.",
 	},
 	{
 		Code:     ReasonTracesBeforeAttach,
 		Sentence: "traces were captured before tracing began: the buffers that their replays overwrite are unknown",
 		Affects:  AffectsUnsafe,
-		Meaning: "It was attached late and captured traces before, and some of its buffers may be younger than one of these: which buffers their replays overwrote, or overwrite, is not known. " +
-			"Or a trace from before was replayed, and whether a younger buffer lies where its capture had others is not known. Only `unsafe` is affected: its numbers are `null` or too low.",
+		Meaning: "It was attached late and had captured traces, and some of its buffers may be younger than one " +
+			"of these: the buffers that their replays overwrite are unknown. Or an earlier trace was replayed, " +
+			"and whether a younger buffer lies in memory that its capture used is unknown. Only `unsafe` is " +
+			"affected: its numbers are `null` or too low.",
 	},
 	{
 		Code:     ReasonLaunchesUncounted,
 		Sentence: "some program launches were not counted",
 		Affects:  AffectsLaunches, Missed: true,
-		Meaning: "Launches could not be read or found no room: their counts are too low.",
+		Meaning: "Launches could not be read, or the table of launches was full: their counts are too low.",
 	},
 	{
 		Code:     ReasonScanFailed,
 		Sentence: "its memory could not be read",
 		Affects:  affectsHeld | AffectsCalls | AffectsLaunches, Lifted: ByFullComparison, Missed: true,
-		Meaning: "Its memory could not be read by samples, or was still being read when sampling ended.",
+		Meaning: "Samples could not read its memory, or one was still reading it when sampling ended.",
 		Ends:    "the next sample that can read it",
 	},
 	{
 		Code:     ReasonScanTimeout,
 		Sentence: "the scan timed out: some objects are missing",
 		Affects:  affectsHeld, Lifted: ByFullComparison,
-		Meaning: "Reading it took too long; or, sampled, it may have new devices and programs, for which it is not searched yet.",
+		Meaning: "The scan took too long; or it is sampled, and was not yet searched for new devices and " +
+			"programs.",
 	},
 	{
 		Code:     ReasonForked,
 		Sentence: "forked without exec: some objects may be copies inherited from its parent",
 		Affects:  affectsHeld,
-		Meaning: "It was forked before tracing began, and a device in its memory can be a copy of one that the process in the detail has closed since. " +
-			"What is on these devices is counted as its own. Or it has buffers on a copy of what that process has open, which that one has no more: " +
-			"the child allocated them before tracing began, or they are copies of what was freed since. They are not counted; the detail has their number, and their requested size on each chip.",
+		Meaning: "It was forked before tracing began, and a device in its memory may be a copy of one that the " +
+			"process in the detail has closed since: what is on it is counted as its own. Or it has buffers on a " +
+			"copy of a device that the process in the detail has open, and that process does not have these " +
+			"buffers: it allocated them itself before tracing began, or they are copies of buffers that were " +
+			"freed since. They are not counted; the detail has their number, and their requested size on each " +
+			"chip.",
 		Ends: "its first allocation on them; the end of that process",
 	},
 	{
 		Code:     ReasonLimitReached,
 		Sentence: "a limit was reached: some objects are not counted",
 		Affects:  affectsHeld | AffectsPeaks | AffectsCalls | AffectsLaunches, Missed: true,
-		Meaning: "It has more buffers or mappings than are counted.", Ends: "its exit, or falling below the limit",
+		Meaning: "It has more buffers or mappings than tt-memtrace counts.",
+		Ends:    "its exit, or falling below the limit",
 	},
 	{
 		Code:     ReasonNotTraced,
 		Sentence: "it uses the runtime and is not traced", Unsure: "it may use the runtime and is not traced",
 		Affects: affectsHeld | AffectsCalls | AffectsLaunches, Missed: true,
-		Meaning: "It uses the runtime and is not traced: its library was refused or overwritten, found no room, or probes could not be attached; " +
-			"or it has devices open by two copies of the runtime, or, sampled, has loaded two; or its code lies on pages that can be written to, or was moved, as to huge pages, before tracing began; " +
-			"or a debugger, or the process itself, took probes out of its code; or it holds a device and its code has no symbols; " +
-			"or its main thread ended before it was looked at or, on kernels before 6.6 with `-p`, since. " +
-			"Where the text says \"may use\", that is not known: what it maps could not be listed or read, or it holds a device and its code could not be searched.",
+		Meaning: "It uses the runtime and is not traced: its library was refused or overwritten, or there was no " +
+			"room for it; probes could not be attached; it has devices open by two copies of the runtime or, " +
+			"sampled, has loaded two; its code lies on writable pages, or was moved, as to huge pages, before " +
+			"tracing began; a debugger, or the process itself, removed probes from its code; it holds a device " +
+			"and its code has no symbols; or its main thread ended before it was examined or, with `-p` on " +
+			"kernels before 6.6, later. \"May use\" means that its use of the runtime is unknown: its mappings " +
+			"could not be listed or read, or it holds a device and its code could not be searched.",
 		Ends: "its exit, or tracing it",
 	},
 	{
 		Code:     ReasonPIDNamespace,
 		Sentence: "processes outside this PID namespace cannot be traced",
-		Meaning:  "tt-memtrace runs in a PID namespace: processes outside of it are not seen.", Ends: "-",
+		Meaning:  "tt-memtrace runs in a PID namespace and does not see processes outside it.",
+		Ends:     "-",
 	},
 	{
 		Code:     ReasonOtherUsers,
 		Sentence: "other users' processes cannot be read and are not sampled",
-		Meaning: "When sampling, tt-memtrace lacks the rights to read some processes, such as those of other users. " +
-			"These may use the same chips.",
+		Meaning: "tt-memtrace samples, and lacks the rights to read some processes, such as those of other " +
+			"users. They may use the same chips.",
 		Ends: "-",
 	},
 	{
 		Code:     ReasonBehind,
 		Sentence: "the tracer is behind: events are queued",
 		Missed:   true,
-		Meaning:  "More than a second of events wait to be counted.", Ends: "counting them",
+		Meaning:  "More than a second of events is queued.",
+		Ends:     "counting them",
 	},
 }
 
@@ -407,7 +429,7 @@ func (c ReasonCode) Suspect() bool {
 
 // Letters are the letters in the order in which the screen shows them, each with its first row.
 var Letters = func() (list []Row) {
-	for _, row := range append(slices.Clip(Reasons), Row{Letter: OtherLetter, Brief: "another reason: :reasons has all"}) {
+	for _, row := range append(slices.Clip(Reasons), Row{Letter: OtherLetter, Brief: "another reason; :reasons lists all"}) {
 		if row.Letter != "" && !slices.ContainsFunc(list, func(r Row) bool { return r.Letter == row.Letter }) {
 			list = append(list, row)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"tt-memtrace/internal/plural"
 	"tt-memtrace/internal/session"
 	"tt-memtrace/internal/wire"
 )
@@ -126,7 +127,7 @@ func forwarded(path string, n wire.ForwarderStatistics) string {
 	if n.Connections == 0 {
 		return fmt.Sprintf("forwarding to %s: no server ever answered", path)
 	}
-	text := fmt.Sprintf("forwarded %d records to %s, %d dropped", n.Sent, path, n.Dropped)
+	text := fmt.Sprintf("forwarded %s to %s, %d dropped", plural.Of(n.Sent, "record"), path, n.Dropped)
 	for _, c := range []struct {
 		n    uint64
 		what string

@@ -16,12 +16,12 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/aggregator/exact"
+	"tt-memtrace/internal/plural"
 	"tt-memtrace/internal/proc"
 	"tt-memtrace/internal/record"
 	"tt-memtrace/internal/sampler"
 	"tt-memtrace/internal/session"
 	"tt-memtrace/tracer"
-	"tt-memtrace/ui/text"
 )
 
 // live is a session of a command, with its notices and the traced command.
@@ -108,7 +108,7 @@ func (l *live) notice(text string) {
 	}
 	write, omitted := l.pace.admit(time.Now())
 	if omitted > 0 {
-		standardError.notice(fmt.Sprintf("%d more notices were not written", omitted))
+		standardError.notice(plural.Of(omitted, "more notice was", "more notices were") + " not written")
 	}
 	if write {
 		standardError.notice(text)
@@ -218,20 +218,20 @@ func (l *live) verdict() error {
 	if lost := l.Lost(); l.needsAll {
 		switch n := max(lost.Events, s.Counters.Lost); {
 		case n > 0:
-			return lossError(text.Plural(int(n), "event was lost and is missing", "events were lost and are missing"))
+			return lossError(plural.Of(n, "event was lost and is missing", "events were lost and are missing"))
 		case lost.Any:
 			return lossError("a part of the recording is missing")
 		}
 	}
 	why := reasons(s, exact.ReasonCode.Missed)
 	if n := s.Counters.ExitedInexact; n > 0 {
-		why = append(why, text.Plural(int(n), "process lacked events when it exited", "processes lacked events when they exited"))
+		why = append(why, plural.Of(n, "process lacked events when it exited", "processes lacked events when they exited"))
 	}
 	if len(why) > 0 {
 		return lossError("the numbers are not exact: " + list(why))
 	}
 	if n := s.Counters.Lost; n > 0 {
-		l.notice(text.Plural(int(n), "event was lost", "events were lost") + "; the numbers were read from the processes again, and are exact now")
+		l.notice(plural.Of(n, "event was lost", "events were lost") + "; the numbers were read from the processes again, and are exact now")
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/internal/plural"
 	"tt-memtrace/internal/record"
 	"tt-memtrace/internal/session"
 )
@@ -168,16 +169,16 @@ func runRecord(cmd *cobra.Command, t *targets, r *recordFlags, path string, comm
 	err = l.run(ctx)
 	s := recorder.Stats()
 	if err == nil && s.Lost > 0 { // the recording paused and resumed
-		err = lossError(fmt.Sprintf("%d events are missing in the recording", s.Lost))
+		err = lossError(plural.Of(s.Lost, "event is", "events are") + " missing in the recording")
 	}
 	if !t.quiet {
 		nobody := ""
 		if now := l.Accounts().Snapshot(); s.Events == 0 && len(now.Processes) == 0 {
 			nobody = ": no process used the runtime"
 		} else if now.NobodySeen() {
-			nobody = ": no process was seen to use the runtime; what ends between two samples is not seen"
+			nobody = ": no process was seen to use the runtime; one that ends between two samples is not seen"
 		}
-		fmt.Fprintf(os.Stderr, "tt-memtrace: recorded %d events, %d bytes, in %s%s\n", s.Events, s.Bytes, path, nobody)
+		fmt.Fprintf(os.Stderr, "tt-memtrace: recorded %s, %d bytes, in %s%s\n", plural.Of(s.Events, "event"), s.Bytes, path, nobody)
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/plural"
 )
 
 // verification is the result of scanning a process's own allocators twice. The accounts begin with the first scan, apply the events
@@ -44,7 +45,8 @@ func (d *diagnosis) verify(ctx context.Context, t *targets) error {
 	}
 	for _, v := range d.Verified {
 		if v.Differed > 0 {
-			return fmt.Errorf("verifying process %d: %d buffers or programs differ from its own allocators", v.PID, v.Differed)
+			return fmt.Errorf("verifying process %d: %s from its own allocators", v.PID,
+				plural.Of(v.Differed, "buffer or program differs", "buffers or programs differ"))
 		}
 		if len(v.Disagree) > 0 {
 			return fmt.Errorf("verifying process %d: %s", v.PID, v.Disagree[0])
@@ -90,15 +92,16 @@ func (d *diagnosis) printVerified(w io.Writer) {
 	fmt.Fprintln(w, "\nVerified: the traced numbers against the processes' own allocators, free lists and shared memory")
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	for _, v := range d.Verified {
+		compared := plural.Of(v.Buffers, "buffer") + " compared"
 		switch {
 		case len(v.Disagree) > 0:
-			fmt.Fprintf(tw, "  ✗\tprocess %d\t%d buffers compared: %s\n", v.PID, v.Buffers, strings.Join(v.Disagree, "; "))
+			fmt.Fprintf(tw, "  ✗\tprocess %d\t%s: %s\n", v.PID, compared, strings.Join(v.Disagree, "; "))
 		case !v.Verified && v.Differed == 0:
 			fmt.Fprintf(tw, "    \tprocess %d\tnothing to compare: it has no buffers or no device open, or could not be read\n", v.PID)
 		case v.Differed > 0:
-			fmt.Fprintf(tw, "  ✗\tprocess %d\t%d buffers compared, %d buffers or programs differed\n", v.PID, v.Buffers, v.Differed)
+			fmt.Fprintf(tw, "  ✗\tprocess %d\t%s, %s differed\n", v.PID, compared, plural.Of(v.Differed, "buffer or program", "buffers or programs"))
 		default:
-			fmt.Fprintf(tw, "  ✓\tprocess %d\t%d buffers compared, all agree\n", v.PID, v.Buffers)
+			fmt.Fprintf(tw, "  ✓\tprocess %d\t%s, all agree\n", v.PID, compared)
 		}
 	}
 	tw.Flush()

@@ -20,7 +20,7 @@ import (
 )
 
 // ErrNoRuntime means that a process holds a device but does not use the runtime, as tools of the driver do.
-var ErrNoRuntime = errors.New("it holds a device, and none of the files that it maps has the runtime's code")
+var ErrNoRuntime = errors.New("it holds a device, but maps no file with the runtime's code")
 
 // ErrHidden means that a process holds a device, but the runtime in it cannot be found or traced.
 var ErrHidden = errors.New("it holds a device, and is not covered")
@@ -127,7 +127,7 @@ func (f *Finder) Mappings(pid uint32) ([]proc.Mapping, error) {
 type errMainThread struct{}
 
 func (errMainThread) Error() string {
-	return "its main thread has ended, so the host kernel shows nothing of its memory"
+	return "its main thread has ended, so the kernel no longer shows its memory"
 }
 func (errMainThread) Is(target error) bool { return target == ErrHidden }
 
@@ -298,7 +298,7 @@ func (f *Finder) search(pid uint32) (found []proc.Mapping, err error) {
 func (f *Finder) movedIn(pid uint32) (moved error) {
 	_ = proc.Pieces(pid, func(m proc.Mapping, p proc.Permissions) bool { // Mappings has read the same and would have returned an error
 		if p.Write() && !p.Shared() && (f.IsRuntime(m.ID) || strings.HasPrefix(filepath.Base(m.Path), LibraryNames[0])) {
-			moved = usesError{fmt.Errorf("%w: it has loaded %s, and moved all of its code to anonymous memory", ErrHidden, m.Path)}
+			moved = usesError{fmt.Errorf("%w: it loaded %s and moved all of its code to anonymous memory", ErrHidden, m.Path)}
 		}
 		return moved == nil
 	})

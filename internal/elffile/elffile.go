@@ -63,7 +63,7 @@ func CheckHeaders(r io.ReaderAt) error {
 			continue // code and data: not read as a whole
 		case elf.SHT_SYMTAB, elf.SHT_DYNSYM, elf.SHT_GNU_VERNEED, elf.SHT_GNU_VERDEF:
 			if int(s.Link) >= len(sections) || elf.SectionType(sections[s.Link].Type) != elf.SHT_STRTAB {
-				return fmt.Errorf("damaged ELF file: the names of section %d are nowhere", i)
+				return fmt.Errorf("damaged ELF file: section %d has no table of names", i)
 			}
 		}
 		if i == names && s.Size > maxSectionNames {
@@ -74,7 +74,7 @@ func CheckHeaders(r io.ReaderAt) error {
 			bound = maxStrings
 		}
 		if s.Size > bound || elf.SectionFlag(s.Flags)&elf.SHF_COMPRESSED != 0 {
-			return fmt.Errorf("section %d of it (%v, %d bytes) is too large or compressed", i, kind, s.Size)
+			return fmt.Errorf("its section %d (%v, %d bytes) is too large or compressed", i, kind, s.Size)
 		}
 		if counted {
 			left[kind] -= s.Size
@@ -110,7 +110,7 @@ const shtRelr elf.SectionType = 19
 // ReadAt reads a value of fixed size, in little endian.
 func ReadAt(r io.ReaderAt, offset int64, into any) error {
 	if offset < 0 {
-		return errors.New("damaged ELF file: headers before its start")
+		return errors.New("damaged ELF file: a negative offset of a header")
 	}
 	return binary.Read(io.NewSectionReader(r, offset, int64(binary.Size(into))), binary.LittleEndian, into)
 }
@@ -132,7 +132,7 @@ func EachSymbol(f *elf.File, table *elf.Section, see func(name string, s elf.Sym
 	names := unsafe.String(unsafe.SliceData(bytes), len(bytes)) // they are this function's own, and stay as they are
 	const size = elf.Sym64Size
 	if len(data)%size != 0 {
-		return errors.New("damaged ELF file: a part of a symbol")
+		return errors.New("damaged ELF file: a truncated symbol")
 	}
 	total := 0
 	for ; len(data) > 0; data = data[size:] {

@@ -285,7 +285,7 @@ type StatusProcess struct {
 	Exact bool `json:"exact"`
 	// Why exact is false; empty where it is true.
 	Reasons []StatusReason `json:"reasons"`
-	// True while buffers from before tracing began may be missing: it was attached late, and has not been read
+	// True while buffers that predate tracing may be missing: it was attached late, and has not been read
 	// completely.
 	Late bool `json:"late"`
 	// Number of live buffers, a buffer on a mesh of many chips counted once; null where only the runtime's own

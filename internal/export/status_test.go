@@ -212,7 +212,7 @@ func TestReasons(t *testing.T) {
 	}
 	st := NewStatus(&s, wall(8e9), "", "")
 	pid, since := uint32(7), wall(5e9)
-	text := Text("an event was dropped: its memory could not be read: \x1b[2J")
+	text := Text("an event was dropped: the process's memory could not be read: \x1b[2J")
 	want := []StatusReason{{Code: "events_unread", Text: text, Since: &since, PID: &pid, Chips: []uint32{3}}}
 	host := []StatusReason{{Code: "behind", Text: "the tracer is behind: events are queued"}}
 	for name, c := range map[string]struct {

@@ -73,7 +73,7 @@ var errMoved = errors.New("it changed while it was read")
 var errChanging = errors.New("it changes faster than it can be read")
 
 // errMixed: what was read is from several moments.
-var errMixed = errors.New("it changed between two readings")
+var errMixed = errors.New("it changed between two scans")
 
 // manyBuffers take longer to read again than the states of a process's threads.
 const manyBuffers = 1000

@@ -6,6 +6,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/internal/metal"
+	"tt-memtrace/internal/plural"
 )
 
 // A replay overwrites buffers that were allocated after its trace was captured. No event tells which buffers these are
@@ -44,14 +45,14 @@ func (in *Inspector) OlderThanTraces(b *ProcessScan) error {
 	case captured == 0 && (len(traces) == 0 || in.hasNoTraces(b)): // tensors can lie in the same memory
 		return nil
 	case captured > maxEarlierTraces || len(others) > maxOrdered:
-		return fmt.Errorf("it has captured %d traces and has %d buffers", captured, len(others))
+		return fmt.Errorf("it has captured %s and has %s", plural.Of(captured, "trace"), plural.Of(len(others), "buffer"))
 	}
 	oldest, found, err := in.oldestTrace(b, traces, captured)
 	if err != nil {
 		return err
 	}
 	if found != captured || found != uint64(len(traces)) {
-		return fmt.Errorf("it has captured %d traces, and has %d", captured, found)
+		return fmt.Errorf("it has captured %s, and has %d", plural.Of(captured, "trace"), found)
 	}
 	younger := 0
 	for _, id := range others {
@@ -64,7 +65,7 @@ func (in *Inspector) OlderThanTraces(b *ProcessScan) error {
 		}
 	}
 	if younger > 0 {
-		return fmt.Errorf("buffers that are younger than a trace: %d", younger)
+		return fmt.Errorf("%s younger than a trace", plural.Of(younger, "buffer is", "buffers are"))
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/metal"
+	"tt-memtrace/internal/plural"
 )
 
 // A forked process that did not exec has copies of its parent's objects at the same addresses, including devices that
@@ -58,18 +59,20 @@ func (l *Leftover) Devices() (list []uint64) {
 // Detail says in words how much is left over.
 func (l *Leftover) Detail(from uint32) string {
 	if l.Unread != nil {
-		return fmt.Sprintf("what it allocated on copies of what process %d has open is not known: %v", from, l.Unread)
+		return fmt.Sprintf("its allocations on copies of devices that process %d has open are unknown: %v", from, l.Unread)
 	}
 	var bytes uint64
 	for _, h := range l.Buffers {
 		bytes += h.Size
 	}
-	return fmt.Sprintf("%d bytes on each chip (buffers: %d), on copies of what process %d has open, are not counted: it allocated them, or that process has freed them since", bytes, len(l.Buffers), from)
+	return fmt.Sprintf("%s (%d bytes on each chip) on copies of devices that process %d has open %s not counted: "+
+		"it allocated them, or that process has freed them since",
+		plural.Of(len(l.Buffers), "buffer"), bytes, from, plural.Word(len(l.Buffers), "is", "are"))
 }
 
 // Detail is the detail of the reason for unsure devices.
 func (f *Fork) Detail() string {
-	return fmt.Sprintf("process %d, which it was forked from, can have opened and closed them", f.From)
+	return fmt.Sprintf("process %d, from which it was forked, may have opened and closed them", f.From)
 }
 
 // inheritance is what another process has open, which shows what is a copy.
@@ -90,11 +93,11 @@ func (in *Inspector) openIn(pid uint32) (h inheritance, err error) {
 	other := in.elsewhere(pid)
 	found, err := other.mem.Find(other.openVptrs()...)
 	if err != nil {
-		return h, fmt.Errorf("reading what it was forked from, process %d: %w", pid, err)
+		return h, fmt.Errorf("reading process %d, from which it was forked: %w", pid, err)
 	}
 	devices, allocators, _, err := other.openDevices(found)
 	if err != nil {
-		return h, fmt.Errorf("reading what it was forked from, process %d: %w", pid, err)
+		return h, fmt.Errorf("reading process %d, from which it was forked: %w", pid, err)
 	}
 	h = inheritance{map[uint64][]uint32{}, allocators}
 	for d := range devices {

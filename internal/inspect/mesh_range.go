@@ -201,9 +201,9 @@ func (in *Inspector) narrow(devices []uint64, ranges []MeshRange, chips map[uint
 	}
 	var of []uint64
 	var by MeshRange
-	why := errors.New("no workload was found that has it")
+	why := errors.New("no workload was found that contains it")
 	if len(ranges) > 0 {
-		why = errors.New("no open mesh has the chips that it was placed on")
+		why = errors.New("no open mesh has the chips on which it was placed")
 	}
 	for mesh, list := range chips {
 		if !slices.Equal(list, placed) {
@@ -217,7 +217,7 @@ func (in *Inspector) narrow(devices []uint64, ranges []MeshRange, chips map[uint
 			}
 			slices.Sort(on)
 			if of != nil && !slices.Equal(of, on) {
-				return devices, MeshRange{}, errors.New("several workloads seem to have it, for other parts of the mesh")
+				return devices, MeshRange{}, errors.New("several workloads place it on different parts of the mesh")
 			}
 			of, by = on, r
 		}

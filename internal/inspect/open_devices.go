@@ -203,11 +203,11 @@ func (o *openDevices) with(devices []uint64) []uint64 {
 }
 
 var (
-	errNotLaunched = errors.New("whether it was placed before its chips were opened again is unknown: it has no commands that say so")
-	errWhichMesh   = errors.New("on which of the open meshes it was placed is unknown: it has no commands that say so")
-	errMeshClosed  = errors.New("the mesh that it was placed on is not open")
-	errOpening     = errors.New("whether it was placed before its chips were opened again is unknown: their mesh is just opening or closing")
-	errOrphan      = errors.New("whether it was placed before its chips were opened again is unknown: a submesh outlives its mesh")
+	errNotLaunched = errors.New("it was never launched, so whether its chips still hold it is unknown")
+	errWhichMesh   = errors.New("it was never launched, so which open mesh holds it is unknown")
+	errMeshClosed  = errors.New("the mesh on which it was placed is closed")
+	errOpening     = errors.New("whether its chips still hold it is unknown: their mesh is being opened or closed")
+	errOrphan      = errors.New("whether its chips still hold it is unknown: a submesh outlives its mesh")
 )
 
 // lastManager is the number of the last manager that a program was launched with, where it was launched.

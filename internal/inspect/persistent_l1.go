@@ -18,18 +18,18 @@ func (in *Inspector) persistentL1(allocator, offset uint64) string {
 	defer m.Free()
 	at, err := in.vector(m, metal.PersistentRanges, allocator+offset)
 	if err != nil {
-		return fmt.Sprintf("how much could not be read: %v", err)
+		return fmt.Sprintf("its size could not be read: %v", err)
 	}
 	const rangeBytes, most = 16, 1 << 16
 	begin, count, err := readVector(m, at, rangeBytes, most)
 	if err != nil {
-		return fmt.Sprintf("how much could not be read: %v", err)
+		return fmt.Sprintf("its size could not be read: %v", err)
 	}
 	var end uint64
 	for at := begin; at < begin+rangeBytes*count; at += rangeBytes {
 		to, err := m.ReadU64(at + 8)
 		if err != nil {
-			return fmt.Sprintf("how much could not be read: %v", err)
+			return fmt.Sprintf("its size could not be read: %v", err)
 		}
 		end = max(end, to)
 	}

@@ -79,7 +79,7 @@ func (c *Chips) TotalsDisagree(b *ProcessScan) string {
 	for _, unique := range slices.Sorted(maps.Keys(b.totals)) {
 		use := b.totals[unique].Use
 		if sum := use.DRAM + use.L1 + use.L1Small + use.Trace; sum > 0 && !holds[unique] {
-			return fmt.Sprintf("the runtime's own account has %d B on the chip with unique ID %d, its allocators have no buffer there", sum, unique)
+			return fmt.Sprintf("the runtime's own account has %d B on the chip with unique ID %d, where its allocators have no buffer", sum, unique)
 		}
 	}
 	return ""

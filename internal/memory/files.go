@@ -41,7 +41,7 @@ const (
 const maxName = unix.PathMax
 
 // ErrServed means that an ordinary user's process serves the file (FUSE).
-var ErrServed = errors.New("it lies in a file system that a process serves (FUSE)")
+var ErrServed = errors.New("it lies on a file system that a process serves (FUSE)")
 
 // ErrNoAnswer means that opening or reading a file takes too long.
 var ErrNoAnswer = errors.New("its file system does not answer")

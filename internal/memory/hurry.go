@@ -13,7 +13,7 @@ import (
 
 // ErrLater means that a hurried read did not wait for its answer. The same read may succeed later. If the process
 // does not answer at all, it then fails with ErrHung.
-var ErrLater = errors.New("its memory does not answer at once")
+var ErrLater = errors.New("its memory does not answer immediately")
 
 const (
 	// maxHurry is the longest that hurried callers wait for a user's processes in a row; over time they wait

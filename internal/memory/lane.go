@@ -89,11 +89,11 @@ func (l *lane) leave() { l.free <- struct{}{} }
 func (l *lane) begin(s *state) error {
 	if l.reader == nil {
 		if l.of.abandoned.Load() >= maxAbandoned {
-			return fmt.Errorf("%d reads of processes of user %d wait: %w", maxAbandoned, l.of.id, ErrHung)
+			return fmt.Errorf("%d reads of processes of user %d are waiting: %w", maxAbandoned, l.of.id, ErrHung)
 		}
 		r, err := start()
 		if err != nil {
-			return fmt.Errorf("starting a process to read with: %w", err)
+			return fmt.Errorf("starting a helper process: %w", err)
 		}
 		l.reader = r
 		l.shown.Store(r)

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/internal/plural"
 	"tt-memtrace/internal/proc"
 )
 
@@ -39,7 +40,7 @@ const (
 )
 
 // ErrHung means that a process's memory did not answer.
-var ErrHung = errors.New("its memory does not answer: a page of it may lie in a file system that hangs")
+var ErrHung = errors.New("its memory does not answer: one of its pages may lie on a file system that hangs")
 
 // maxParts and maxBytes bound one request to a reader; maxParts is IOV_MAX.
 const (
@@ -155,7 +156,7 @@ func (p *Process) ReadEach(objects []uint64, offset uint64, size int) ([]byte, e
 			parts = append(parts, unix.RemoteIovec{Base: uintptr(o + offset), Len: size})
 		}
 		if err := p.read(all[from*size:(from+len(some))*size], parts); err != nil {
-			return nil, fmt.Errorf("reading %d objects of process %d: %w", len(some), p.pid, err)
+			return nil, fmt.Errorf("reading %s of process %d: %w", plural.Of(len(some), "object"), p.pid, err)
 		}
 	}
 	return all, nil

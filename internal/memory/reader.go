@@ -48,7 +48,7 @@ const (
 var (
 	// errLate: a read waited for a page for too long.
 	errLate    = errors.New("too late")
-	errStarved = errors.New("its reader got no processor for too long")
+	errStarved = errors.New("the helper process that reads it got no CPU time")
 )
 
 // A request is a header and, for each part, its address and size. The answer is the number of bytes read, or a
@@ -224,7 +224,7 @@ func (r *reader) receive(b []byte, within time.Duration) error {
 		r.rights, _ = unix.ParseUnixRights(&list[0])
 	}
 	if err == nil && n != len(b) {
-		err = errors.New("the reader ended")
+		err = errors.New("the helper process ended")
 	}
 	return err
 }

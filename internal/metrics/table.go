@@ -89,7 +89,7 @@ var (
 	processLibrary    = gauge("process_library_info", "Build of the TT-Metal runtime that the process uses; always 1.", append(ofProcess[:4:4], ofLibrary...)...)
 	processExact      = gauge("process_exact", "1 while the process's numbers are exact.", ofProcess...)
 	processSource     = gauge("process_source_info", "How the process's numbers are known: traced (probes), sampled, reported (by a client of the allocation server) or shared_memory; always 1.", append(ofProcess[:4:4], "source")...)
-	processLate       = gauge("process_late", "1 if buffers from before tracing began may be missing.", ofProcess...)
+	processLate       = gauge("process_late", "1 if buffers that predate tracing may be missing.", ofProcess...)
 	processRequested  = gauge("process_memory_requested_bytes", "Requested sizes of the process's live buffers, summed.", inMemory...)
 	processReserved   = gauge("process_memory_reserved_bytes", "Bytes that the process's live buffers take from the free pool, all banks, padding included.", inMemory...)
 	processUnplaced   = gauge("process_memory_unplaced_bytes", "Requested sizes of live buffers on devices whose chips are unknown.", append(ofProcess[:4:4], "memory")...)

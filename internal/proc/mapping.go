@@ -75,7 +75,7 @@ func readMappings(f io.Reader, visit func(m *mapping) (more bool)) error {
 		}
 		var ok bool
 		if m, ok = parseMapping(line[:len(line)-1]); !ok {
-			return fmt.Errorf("%q is no mapping", line)
+			return fmt.Errorf("not a mapping: %q", line)
 		}
 		if !visit(&m) {
 			return nil

@@ -17,7 +17,7 @@ import (
 // program from ending. So a goroutine reads them, and the caller waits no longer than the process's user is allowed.
 
 // ErrMapsBusy means that a process's mappings could not be read in time, because they are being changed.
-var ErrMapsBusy = errors.New("its mappings do not answer: something that changes them waits, for a file system that hangs perhaps")
+var ErrMapsBusy = errors.New("its mappings do not answer: a thread that changes them may be waiting for a file system that hangs")
 
 const (
 	// maxMapsWait is the longest wait in a row for the mappings of a user's processes; over time they get 1/mapsShare

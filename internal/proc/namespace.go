@@ -56,7 +56,7 @@ func InHostPIDNamespace() (bool, error) {
 }
 
 // ErrNotMounted means that processes cannot be found.
-var ErrNotMounted = errors.New("/proc is not mounted, or shows another PID namespace than this one: mount it, as with 'mount -t proc proc /proc'")
+var ErrNotMounted = errors.New("/proc is not mounted, or shows another PID namespace: run 'mount -t proc proc /proc'")
 
 // CheckMounted returns an error if /proc does not show processes by the PIDs that system calls use here.
 func CheckMounted() error {

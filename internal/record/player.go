@@ -121,9 +121,9 @@ func (p *Player) follow(h *Header) error {
 		return nil
 	}
 	if h.Monotonic < p.last {
-		return fmt.Errorf("reading %s: it begins before the recording ahead of it ends, or the host was restarted between them: read them one by one", p.name())
+		return fmt.Errorf("reading %s: it begins before the previous recording ends, or the host rebooted between them: replay them separately", p.name())
 	}
-	p.opts.Notice(p.name() + " does not go on where the recording ahead of it ends: what is between is missing")
+	p.opts.Notice(p.name() + " does not continue the previous recording: the events between them are missing")
 	if off := h.Began.Sub(p.header.Wall(h.Monotonic)); off.Abs() > clockSet {
 		p.opts.Notice(fmt.Sprintf("%s: the host was suspended, or its clock was set: times are off by %v from here on", p.name(), off.Round(time.Second)))
 	}

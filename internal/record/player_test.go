@@ -211,7 +211,7 @@ func TestSeekPastTheEnd(t *testing.T) {
 			t.Error(err)
 		}
 		p.Close()
-		if len(notices) != 1 || !strings.Contains(notices[0], "ends 3s after its beginning, before --seek 1h0m0s") || last != 1+3*second {
+		if len(notices) != 1 || !strings.Contains(notices[0], "is 3s long, so --seek 1h0m0s") || last != 1+3*second {
 			t.Errorf("skip %v: %q, the last event at %d", skip, notices, last)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/plural"
 )
 
 const (
@@ -413,7 +414,7 @@ func (r *Recorder) open() (err error) {
 // write writes a block, all of it or, where the file can be truncated, nothing.
 func (r *Recorder) write(b block) error {
 	if r.file == nil {
-		return fmt.Errorf("recording to %s: there is no file", r.o.Path)
+		return fmt.Errorf("recording to %s: no file is open", r.o.Path)
 	}
 	n, err := r.blocks.write(r.file, b)
 	if err != nil {
@@ -470,7 +471,7 @@ func (r *Recorder) pause(err error, blocks []block) {
 	case r.files == nil && r.o.Failed != nil:
 		r.o.Failed(err)
 	case r.o.Notice != nil:
-		r.o.Notice(fmt.Sprintf("%v: recording pauses, tracing goes on", err))
+		r.o.Notice(fmt.Sprintf("%v: recording pauses, tracing continues", err))
 	}
 }
 
@@ -479,7 +480,7 @@ func (r *Recorder) resumed() {
 	r.fileGone.Store(false)
 	r.paused.Store(false)
 	if r.o.Notice != nil {
-		r.o.Notice(fmt.Sprintf("recording to %s resumes; %d events are missing and marked as lost", r.path, r.lost.Load()))
+		r.o.Notice(fmt.Sprintf("recording to %s resumes; %s missing and marked as lost", r.path, plural.Of(r.lost.Load(), "event is", "events are")))
 	}
 }
 
@@ -516,7 +517,7 @@ func (r *Recorder) writable() bool {
 func (r *Recorder) Close() error {
 	err := r.close()
 	if n := r.lost.Load(); err != nil && n > 0 {
-		return fmt.Errorf("%w: %d events are missing", err, n)
+		return fmt.Errorf("%w: %s missing", err, plural.Of(n, "event is", "events are"))
 	}
 	return err
 }

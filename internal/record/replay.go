@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/plural"
 )
 
 // stepEvery is the shortest wait of a replay.
@@ -151,7 +152,7 @@ func (r *replay) play(ctx context.Context, events []aggregator.Event) bool {
 func (r *replay) atEnd(err error) {
 	if err == nil && r.farthest < r.opts.Seek && !r.endsBefore {
 		r.endsBefore = true
-		r.opts.Notice(fmt.Sprintf("the recording ends %v after its beginning, before --seek %v: this is its end", r.farthest.Round(time.Millisecond), r.opts.Seek))
+		r.opts.Notice(fmt.Sprintf("the recording is %v long, so --seek %v shows its end", r.farthest.Round(time.Millisecond), r.opts.Seek))
 		r.last = r.header.Monotonic + uint64(r.farthest)
 	}
 	r.endSkip()
@@ -257,11 +258,11 @@ func (p *Player) pause(ctx context.Context, d time.Duration) {
 func (p *Player) ended(err error) (bool, error) {
 	name := p.name()
 	if n := p.reader.Unknown; n > 0 {
-		p.opts.Notice(fmt.Sprintf("%s: %d events of kinds unknown to this version were skipped", name, n))
+		p.opts.Notice(fmt.Sprintf("%s: skipped %s of kinds unknown to this version", name, plural.Of(n, "event")))
 	}
 	switch {
 	case errors.Is(err, ErrCut):
-		p.opts.Notice(fmt.Sprintf("%s: %v; everything before was read", name, err))
+		p.opts.Notice(fmt.Sprintf("%s: %v; everything before that was read", name, err))
 	case err != io.EOF:
 		return true, fmt.Errorf("reading %s: %w", name, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/plural"
 )
 
 // Advice is a size to set, or how much was left, with the numbers behind it.
@@ -53,7 +54,7 @@ func (b *Builder) noAdvice(r *Report) string {
 	case r.Empty():
 		return "nothing was traced"
 	case r.Lost > 0:
-		return plural(r.Lost, "event was lost", "events were lost")
+		return plural.Of(r.Lost, "event was lost", "events were lost")
 	case b.lacking:
 		return "a part of the recording is missing"
 	case b.midway:

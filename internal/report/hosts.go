@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"tt-memtrace/internal/export"
+	"tt-memtrace/internal/plural"
 )
 
 // Hosts is the reports of several hosts, or of several runs of a host, merged: what `report --json` prints of their
@@ -187,9 +188,9 @@ func (h *Hosts) Text(w io.Writer, style Style) error {
 	for i := range h.Hosts {
 		names[h.Hosts[i].Host] = true
 	}
-	title := plural(uint64(len(names)), "host")
+	title := plural.Of(uint64(len(names)), "host")
 	if len(names) < len(h.Hosts) {
-		title = plural(uint64(len(h.Hosts)), "recording") + " of " + title
+		title = plural.Of(uint64(len(h.Hosts)), "recording") + " of " + title
 	}
 	p.line("%s", style.paint(bold, title))
 	sampled, traced, left := false, false, "NOT FREED"

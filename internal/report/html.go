@@ -13,6 +13,7 @@ import (
 	"unicode"
 
 	"tt-memtrace/internal/export"
+	"tt-memtrace/internal/plural"
 )
 
 var (
@@ -42,7 +43,7 @@ func (r *Report) HTML(w io.Writer) error {
 		return func(r *Report, list []Site) sitesTable { return sitesTable{columns(len(r.Processes) > 1), list} }
 	}
 	t, err := template.New("report").Funcs(template.FuncMap{
-		"size": Size, "seconds": seconds, "plural": plural, "percent": percent,
+		"size": Size, "seconds": seconds, "plural": plural.Of[uint64], "percent": percent,
 		"short": func(t export.Text) string { return shortened(oneLine(t), wide) }, "line": func(t *export.Text) string { return oneLine(*t) },
 		"label": func(s Site) string { return s.Label() }, "deref": func(n *uint64) uint64 { return *n }, "real": func(s *float64) float64 { return *s },
 		"groups": sameMemories, "programs": samePrograms, "rooms": sameRoom, "room": func(group []*FailureChip) string { return group[0].room() },

@@ -195,7 +195,7 @@ func (u Unnamed) String() string {
 	case UnnamedEnded:
 		return "the process ended before the launch was read"
 	}
-	return "launched by no ttnn operation, or by what could not be read"
+	return "not launched by a ttnn operation, or its caller could not be read"
 }
 
 // samePrograms groups the chips on which programs used the same L1.

@@ -14,6 +14,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/internal/export"
+	"tt-memtrace/internal/plural"
 )
 
 // siteKey identifies a site: by stack or, without one, by buffer size.
@@ -250,7 +251,7 @@ func memoryOf(n uint64, memory, other MemoryName) MemoryName {
 	return ""
 }
 
-func othersLabel(n uint64) export.Text { return export.Text(plural(n, "other")) }
+func othersLabel(n uint64) export.Text { return export.Text(plural.Of(n, "other")) }
 
 // withOthers returns the first n of a list, converted by public, and one more: the sum of the others, if there are
 // any.

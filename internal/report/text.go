@@ -14,6 +14,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/internal/export"
+	"tt-memtrace/internal/plural"
 )
 
 // Size formats a number of bytes with a binary unit.
@@ -113,11 +114,13 @@ func (p *printer) heading(format string, args ...any) {
 func (r *Report) Text(w io.Writer, style Style) error {
 	p := &printer{w: bufio.NewWriter(w), style: style, many: len(r.Processes) > 1}
 	p.line("%s", style.paint(bold, shortened(cmp.Or(oneLine(r.Source), "report"), wide)))
-	p.line("on %s, %s, for %s: %d events, %d lost", printable(export.Text(r.Host)), r.Began.Format(time.DateTime), seconds(r.Seconds), r.Events, r.Lost)
+	p.line("on %s, %s, for %s: %s, %d lost", printable(export.Text(r.Host)), r.Began.Format(time.DateTime),
+		seconds(r.Seconds), plural.Of(r.Events, "event"), r.Lost)
 	if r.Stacks == 0 && len(r.Churn) > 0 {
 		p.line("no call sites: --stacks records them")
 	} else if r.StacksCut+r.StacksLost > 0 {
-		p.line("of %d call stacks %d are incomplete (…); %d more were lost", r.Stacks, r.StacksCut, r.StacksLost)
+		p.line("%d of %s incomplete (…); %s lost", r.StacksCut, plural.Of(r.Stacks, "call stack is", "call stacks are"),
+			plural.Of(r.StacksLost, "more was", "more were"))
 	}
 	p.verdict(r)
 	if r.Empty() {
@@ -204,7 +207,7 @@ func (p *printer) processes(r *Report) {
 			if r.Sampled {
 				when = "at its last sample"
 			}
-			end += fmt.Sprintf(" with %s (%s) %s", plural(pr.HeldAtExit, "buffer"), Size(pr.HeldBytesAtExit), when)
+			end += fmt.Sprintf(" with %s (%s) %s", plural.Of(pr.HeldAtExit, "buffer"), Size(pr.HeldBytesAtExit), when)
 		}
 		if pr.LastLaunch != nil {
 			end += ", last launch at " + seconds(*pr.LastLaunch)
@@ -235,17 +238,6 @@ func (pr *Process) hostMemory() string {
 	return text
 }
 
-// plural is a count with its noun, which takes an s unless it says otherwise.
-func plural(n uint64, one string, many ...string) string {
-	switch {
-	case n == 1:
-		return "1 " + one
-	case len(many) > 0:
-		return fmt.Sprintf("%d %s", n, many[0])
-	}
-	return fmt.Sprintf("%d %ss", n, one)
-}
-
 // peaks shows a memory once for all chips with the same peak.
 func (p *printer) peaks(r *Report) {
 	p.heading("Peak use and its holders, per chip%s%s", r.SinceTracing(), r.AtLeast())
@@ -255,7 +247,7 @@ func (p *printer) peaks(r *Report) {
 		if m.Capacity != nil && *m.Capacity > 0 {
 			of = fmt.Sprintf(" of %s (%s)", Size(*m.Capacity), percent(float64(m.Peak)/float64(*m.Capacity)))
 		}
-		p.line("  %s of %s: %s%s at %s, %s; %s at the end", m.Memory, chipNames(group), Size(m.Peak), of, seconds(m.PeakAt), plural(m.PeakBuffers, "buffer"), Size(m.End))
+		p.line("  %s of %s: %s%s at %s, %s; %s at the end", m.Memory, chipNames(group), Size(m.Peak), of, seconds(m.PeakAt), plural.Of(m.PeakBuffers, "buffer"), Size(m.End))
 		if f := m.Fragmented; f.Notable() {
 			p.line("  most fragmented at %s: per bank %s free, largest free block %s", seconds(f.At), Size(f.Free), Size(f.Largest))
 		}

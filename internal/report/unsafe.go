@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/plural"
 )
 
 // Unsafe is buffers of one site that a replay of a trace may have overwritten: they were
@@ -85,7 +86,7 @@ func (b *Builder) unsafeSites() []Unsafe {
 
 // Why says it in words.
 func (u *Unsafe) Why() string {
-	text := plural(u.Buffers, "buffer") + " allocated after the capture of trace " + strconv.FormatUint(uint64(u.Trace), 10) + ", alive at its replay"
+	text := plural.Of(u.Buffers, "buffer") + " allocated after the capture of trace " + strconv.FormatUint(uint64(u.Trace), 10) + ", alive at its replay"
 	switch u.Overlapping {
 	case 0:
 	case u.Buffers:

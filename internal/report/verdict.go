@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"tt-memtrace/internal/export"
+	"tt-memtrace/internal/plural"
 )
 
 // Finding is one line of the verdict.
@@ -22,7 +23,7 @@ const nearlyFull = 0.9
 func (r *Report) Verdict() []Finding {
 	if r.Empty() {
 		if r.unseen {
-			return []Finding{{Warn: true, Text: "no process was seen to use the TT-Metal runtime: what ends between two samples is not seen; a shorter --sample, or probes, see more"}}
+			return []Finding{{Warn: true, Text: "no process was seen to use the TT-Metal runtime: one that ends between two samples is not seen; use probes or a shorter --sample"}}
 		}
 		return []Finding{{Warn: true, Text: "no process used the TT-Metal runtime: nothing to report"}}
 	}
@@ -32,17 +33,17 @@ func (r *Report) Verdict() []Finding {
 		list = append(list, Finding{Bad: true, Text: fmt.Sprintf("%d × out of memory", failed.OutOfMemory)})
 	}
 	if n := failed.Clashes; n > 0 {
-		list = append(list, Finding{Bad: true, Text: plural(n, "L1 clash", "L1 clashes")})
+		list = append(list, Finding{Bad: true, Text: plural.Of(n, "L1 clash", "L1 clashes")})
 	}
 	if n := failed.Others; n > 0 {
-		list = append(list, Finding{Bad: true, Text: plural(n, "program or allocation", "programs or allocations") + " failed for other reasons"})
+		list = append(list, Finding{Bad: true, Text: plural.Of(n, "program or allocation", "programs or allocations") + " failed for other reasons"})
 	}
 	var unsafe, overlapping uint64
 	for i := range r.Unsafe {
 		unsafe, overlapping = unsafe+r.Unsafe[i].Buffers, overlapping+r.Unsafe[i].Overlapping
 	}
 	if unsafe > 0 {
-		f := Finding{Warn: true, Text: plural(unsafe, "buffer") + " unsafe: allocated after a trace was captured, alive when it was replayed"}
+		f := Finding{Warn: true, Text: plural.Of(unsafe, "buffer") + " unsafe: allocated after a trace was captured, alive when it was replayed"}
 		if overlapping > 0 {
 			f.Bad, f.Text = true, f.Text+fmt.Sprintf("; %d in memory that the capture used", overlapping)
 		}
@@ -58,9 +59,9 @@ func (r *Report) Verdict() []Finding {
 	}
 	if left.buffers > 0 && r.Sampled {
 		list = append(list, Finding{Warn: true, Text: fmt.Sprintf("%s live at the last sample, %s on all chips: whether they were freed after it is unknown",
-			plural(left.buffers, "buffer"), Size(left.bytes))})
+			plural.Of(left.buffers, "buffer"), Size(left.bytes))})
 	} else if left.buffers > 0 {
-		list = append(list, Finding{Warn: true, Text: fmt.Sprintf("%s not freed, %s on all chips: process exit or device close released them", plural(left.buffers, "buffer"), Size(left.bytes))})
+		list = append(list, Finding{Warn: true, Text: fmt.Sprintf("%s not freed, %s on all chips: process exit or device close released them", plural.Of(left.buffers, "buffer"), Size(left.bytes))})
 	} else if len(r.Processes) == 0 {
 		// Nothing was traced, so nothing is known of any buffer. A finding below says why.
 	} else if r.Sampled || r.buffersUnseen && live.buffers == 0 {
@@ -69,7 +70,7 @@ func (r *Report) Verdict() []Finding {
 		list = append(list, Finding{Text: "every buffer was freed"})
 	}
 	if live.buffers > 0 {
-		list = append(list, Finding{Text: fmt.Sprintf("%s still allocated at the end, %s on all chips", plural(live.buffers, "buffer"), Size(live.bytes))})
+		list = append(list, Finding{Text: fmt.Sprintf("%s still allocated at the end, %s on all chips", plural.Of(live.buffers, "buffer"), Size(live.bytes))})
 	}
 	least := ""
 	if r.Sampled {
@@ -89,12 +90,12 @@ func (r *Report) Verdict() []Finding {
 		if len(pids) > 1 {
 			which = fmt.Sprintf("%d processes", len(pids))
 		}
-		list = append(list, Finding{Warn: true, Text: which + " ran before tracing began: earlier peaks, and what was freed before, are unknown"})
+		list = append(list, Finding{Warn: true, Text: which + " ran before tracing began: earlier peaks and frees are unknown"})
 	}
 	if r.Sampled {
-		list = append(list, Finding{Warn: true, Text: "sampled: buffers that lived between two samples only are missed; peaks and counts are lower bounds, failed allocations unknown"})
+		list = append(list, Finding{Warn: true, Text: "sampled: buffers that lived only between two samples are missed; peaks and counts are lower bounds; failed allocations are unknown"})
 	} else if r.failuresUnseen {
-		list = append(list, Finding{Warn: true, Text: "failed allocations are unknown, of some processes at least: they are not seen there"})
+		list = append(list, Finding{Warn: true, Text: "failed allocations of some processes are unknown: only probes see them"})
 	}
 	for _, why := range r.inexact() {
 		list = append(list, Finding{Warn: true, Text: "not exact: " + why})
@@ -108,22 +109,22 @@ func (r *Report) inexact() (why []string) {
 		return nil
 	}
 	if r.Lost > 0 {
-		why = append(why, plural(r.Lost, "event is missing", "events are missing"))
+		why = append(why, plural.Of(r.Lost, "event is missing", "events are missing"))
 	} else if r.lacking {
 		why = append(why, "a part of the recording is missing")
 	}
 	why = append(why, r.missed[:min(shown, len(r.missed))]...)
 	if n := len(r.missed) - shown; n > 0 {
-		why = append(why, plural(uint64(n), "more reason"))
+		why = append(why, plural.Of(uint64(n), "more reason"))
 	}
 	if r.tracesBefore {
 		why = append(why, "traces were captured before tracing began: the buffers that their replays overwrite are unknown")
 	}
 	if len(why) == 0 && r.unsurePeaks && !r.Sampled {
-		why = append(why, "chips or sizes of some buffers were not known at once: peaks may differ")
+		why = append(why, "the chips or sizes of some buffers became known late: peaks may differ")
 	}
 	if len(why) == 0 && !r.Sampled {
-		why = append(why, "what a process held before tracing began could not be read, or its events do not fit together")
+		why = append(why, "what a process held before tracing began could not be read, or its events are inconsistent")
 	}
 	return why
 }

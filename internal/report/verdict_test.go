@@ -25,7 +25,7 @@ func TestVerdictNamesWhyItIsNotExact(t *testing.T) {
 		"recording gap": {lost(true), []string{"65919 events are missing", "process 1: the recording lacks events"}},
 		"lost":          {lost(false), []string{"65919 events are missing", "process 1: events were lost"}},
 		"unread":        {reason(exact.ReasonScanFailed, "it hangs"), []string{"process 1: its memory could not be read: it hangs"}},
-		"other":         {reason(exact.ReasonScanIncomplete, ""), []string{"what a process held before tracing began could not be read, or its events do not fit together"}},
+		"other":         {reason(exact.ReasonScanIncomplete, ""), []string{"what a process held before tracing began could not be read, or its events are inconsistent"}},
 	} {
 		r := told(t, append(opened(), alloc(2, 1, 100, 100, nil), c.event)...)
 		var why []string
@@ -51,8 +51,8 @@ func TestVerdictOfUnseenFailures(t *testing.T) {
 		want string
 	}{
 		"traced":      {func(*aggregator.Process) {}, ""},
-		"reported":    {func(p *aggregator.Process) { p.Source = aggregator.Reported }, "failed allocations are unknown, of some processes"},
-		"not covered": {func(p *aggregator.Process) { p.NotCovered = "scratchpads, " + aggregator.FailuresNotCovered }, "failed allocations are unknown, of some processes"},
+		"reported":    {func(p *aggregator.Process) { p.Source = aggregator.Reported }, "failed allocations of some processes are unknown"},
+		"not covered": {func(p *aggregator.Process) { p.NotCovered = "scratchpads, " + aggregator.FailuresNotCovered }, "failed allocations of some processes are unknown"},
 		"sampled":     {func(p *aggregator.Process) { p.Source = aggregator.Sampled }, "sampled: "},
 	} {
 		events := append(opened(), alloc(2, 1, 100, 100, nil))

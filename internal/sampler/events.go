@@ -10,6 +10,7 @@ import (
 	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/inspect"
 	"tt-memtrace/internal/metal"
+	"tt-memtrace/internal/plural"
 	"tt-memtrace/internal/proc"
 )
 
@@ -110,7 +111,7 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 	case l.search && l.scan.Unsearched != nil:
 		why = l.scan.Unsearched.Error()
 	case !l.search && p.did != p.searched:
-		why = "new devices and programs wait to be searched for"
+		why = "it is not yet searched for new devices and programs"
 	}
 	if why != p.unsearched {
 		p.unsearched = why
@@ -305,7 +306,7 @@ func (p *process) programsFound(l *look, scan *aggregator.Scan) {
 	}
 	// A program that is being placed, or whose device is closing, cannot be read for a moment.
 	if n > 0 && !p.noticed && (p.round == 0 || p.unreadLooks >= maxFailed) {
-		l.notice = fmt.Sprintf("%d programs could not be read: %v", n, l.scan.Why)
+		l.notice = fmt.Sprintf("%s could not be read: %v", plural.Of(n, "program"), l.scan.Why)
 	}
 }
 

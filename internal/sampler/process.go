@@ -230,7 +230,7 @@ func MayReadAll() bool {
 // unreadable returns which setting or missing right forbids reading a process's memory. It wraps err.
 func unreadable(pid uint32, err error) error {
 	if MayReadAll() && PtraceScope() < 3 {
-		return fmt.Errorf("its memory may not be read in spite of cap_sys_ptrace: a security module or a namespace denies it: %w", err)
+		return fmt.Errorf("its memory may not be read in spite of cap_sys_ptrace: a security module or a namespace forbids it: %w", err)
 	}
 	if st, e := os.Stat(fmt.Sprintf("/proc/%d", pid)); e == nil {
 		if owner := st.Sys().(*syscall.Stat_t).Uid; owner != uint32(os.Geteuid()) {

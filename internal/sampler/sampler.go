@@ -347,7 +347,7 @@ func (r *run) gather(ctx context.Context) {
 				}
 				if after := p.look.overdue(); after > 0 {
 					p.hangs = true
-					r.opts.Notice(fmt.Sprintf("process %d: reading its memory takes more than %v: tt-memtrace does not wait for it", p.pid, after))
+					r.opts.Notice(fmt.Sprintf("process %d: reading its memory takes more than %v; tt-memtrace no longer waits for it", p.pid, after))
 					r.markUnread(p, fmt.Sprintf("reading it takes more than %v", after))
 				}
 			}
@@ -421,7 +421,7 @@ func (r *run) take(l *look) {
 }
 
 // whyTwice is the reason of a process that has loaded two copies of the runtime, or a second one that cannot be opened.
-const whyTwice = "it has loaded the runtime more than once, and one copy is sampled"
+const whyTwice = "it has loaded the runtime more than once; only one copy is sampled"
 
 // uses reports whether a sampled process uses the chip with this unique ID.
 func (r *run) uses(unique uint64) bool {
@@ -443,7 +443,7 @@ func (r *run) adapt() {
 	}
 	if next > r.opts.Interval && next > 2*r.noticedInterval {
 		r.noticedInterval = next
-		r.opts.Notice(fmt.Sprintf("sampling every %v, not %v: a sample takes %v, and more would take over 1/%d of a processor",
+		r.opts.Notice(fmt.Sprintf("sampling every %v, not every %v: a sample takes %v, and more samples would use over 1/%d of a CPU",
 			next, r.opts.Interval, r.budget.look.Round(100*time.Microsecond), Share))
 	}
 	r.interval = next
@@ -526,9 +526,9 @@ func (r *run) find() {
 
 func noticeOf(pid uint32, why error) string { return fmt.Sprintf("process %d: %v", pid, why) }
 
-const whyUnseen = "none was seen to use the runtime; what ends between two samples is not seen"
+const whyUnseen = "none was seen to use the runtime; one that ends between two samples is not seen"
 
-var errExamined = discover.NotSeen(errors.New("what it maps was still being looked at when sampling ended"))
+var errExamined = discover.NotSeen(errors.New("its mappings were still being examined when sampling ended"))
 
 // notSampled marks a process that uses the runtime, or may, and is not sampled, and tells the user why.
 func (r *run) notSampled(pid uint32, why error) {

@@ -713,7 +713,7 @@ func sampledChildThatAllocatedOnACopy(t *testing.T, ownNumbers bool) {
 	}
 	await("copies alone", "")
 	own := fixture.Do(t, p, "child 0 alloc 100 0 0 0 256 1024 192")
-	await("it allocated", "256 bytes on each chip (buffers: 1)")
+	await("it allocated", "1 buffer (256 bytes on each chip)")
 	fixture.Do(t, p, "child 0 free %s", own)
 	await("it freed", "")
 }

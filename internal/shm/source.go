@@ -13,6 +13,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/aggregator/exact"
+	"tt-memtrace/internal/plural"
 )
 
 // Dir is the directory of the runtime's segments.
@@ -197,8 +198,8 @@ func (s *Source) left(name string, gone []uint32) []aggregator.StaleEntry {
 	for _, e := range g.Processes {
 		if slices.Contains(gone, e.PID) && e.Use != (Use{}) {
 			if s.o.Beyond {
-				s.notice(fmt.Sprintf("%s/%s: the runtime counts bytes of process %d (%s), which is outside of this PID namespace, or exited: they are in no number",
-					s.o.Dir, name, e.PID, e.Command))
+				s.notice(fmt.Sprintf("%s/%s: the runtime counts bytes of process %d (%s), which exited or is "+
+					"outside this PID namespace; no number includes them", s.o.Dir, name, e.PID, e.Command))
 				continue
 			}
 			chip := s.chip(g, e.PID)
@@ -270,11 +271,8 @@ func (s *Source) noticeClosed(owners []string) {
 	if more := len(owners) - most; more > 0 {
 		owners = append(owners[:most], fmt.Sprintf("%d more", more))
 	}
-	chips, belong := "the runtime's account of 1 chip belongs", "its numbers are"
-	if n > 1 {
-		chips, belong = fmt.Sprintf("the runtime's accounts of %d chips belong", n), "their numbers are"
-	}
-	s.notice(fmt.Sprintf("%s to %s: %s not shown", chips, strings.Join(owners, ", "), belong))
+	s.notice(fmt.Sprintf("the runtime's own account of %s belongs to %s: not shown",
+		plural.Of(n, "chip"), strings.Join(owners, ", ")))
 }
 
 // chip returns the chip of a segment, with the number that the segment had when it was first read. If another chip has that

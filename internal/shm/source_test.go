@@ -396,8 +396,8 @@ func TestAccountsOfOtherUsers(t *testing.T) {
 		h.source.noticeClosed(owners)
 	}
 	want := []string{
-		"the runtime's accounts of 11 chips belong to user 0: their numbers are not shown",
-		"the runtime's accounts of 3 chips belong to user 0, user 7: their numbers are not shown",
+		"the runtime's own account of 11 chips belongs to user 0: not shown",
+		"the runtime's own account of 3 chips belongs to user 0, user 7: not shown",
 	}
 	if !slices.Equal(h.notices, want) {
 		t.Errorf("%q", h.notices)
@@ -406,8 +406,8 @@ func TestAccountsOfOtherUsers(t *testing.T) {
 	h.source.noticeClosed(of(1, "user 0"))
 	h.source.noticeClosed([]string{"user 1", "user 2", "user 3", "user 4", "user 5"})
 	want = []string{
-		"the runtime's account of 1 chip belongs to user 0: its numbers are not shown",
-		"the runtime's accounts of 5 chips belong to user 1, user 2, user 3, 2 more: their numbers are not shown",
+		"the runtime's own account of 1 chip belongs to user 0: not shown",
+		"the runtime's own account of 5 chips belongs to user 1, user 2, user 3, 2 more: not shown",
 	}
 	if !slices.Equal(h.notices, want) {
 		t.Errorf("%q", h.notices)
@@ -423,7 +423,7 @@ func TestEntriesFromOutsideOfThePIDNamespace(t *testing.T) {
 	if s := h.look(); len(s.Chips) != 0 {
 		t.Errorf("%+v", s.Chips)
 	}
-	if len(h.notices) != 1 || !strings.Contains(h.notices[0], "outside of this PID namespace, or exited") {
+	if len(h.notices) != 1 || !strings.Contains(h.notices[0], "exited or is outside this PID namespace") {
 		t.Errorf("noticed %q", h.notices)
 	}
 }

@@ -319,7 +319,7 @@ type users struct {
 // maxUsers is how many users have a worker of their own; the others share one.
 const maxUsers = 64
 
-var errGone = errors.New("the process is gone")
+var errGone = errors.New("the process exited")
 
 // of returns the user of a process.
 func (s *users) of(pid uint32) (*user, error) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"tt-memtrace/internal/cgroup"
+	"tt-memtrace/internal/plural"
 )
 
 // Process is a process that has a device open, or that the caller asked for.
@@ -148,7 +149,7 @@ func (s *System) openFiles() (map[uint32][]uint32, error) {
 		}
 	}
 	if denied > 0 {
-		return out, fmt.Errorf("not permitted to read the open files of %d processes", denied)
+		return out, fmt.Errorf("not permitted to read the open files of %s", plural.Of(denied, "process", "processes"))
 	}
 	return out, nil
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/plural"
 )
 
 const (
@@ -64,7 +65,7 @@ func askSize(ctx context.Context, path string) (Size, error) {
 	if s := Size(n); s.Valid() && Type(b[0]) == Response {
 		return s, nil
 	}
-	return 0, fmt.Errorf("the server's answer of %d bytes is no record: --forward-record-size sets the size of its records", n)
+	return 0, fmt.Errorf("the server's answer of %d bytes is not a record: set the size of its records with --forward-record-size", n)
 }
 
 func dial(ctx context.Context, path string) (*net.UnixConn, error) {
@@ -220,7 +221,7 @@ func (s *forwardConn) forward(ctx context.Context) error {
 // noticeDropped reports how many records had no room, once the server is up to date again.
 func (s *forwardConn) noticeDropped() {
 	if n := s.Statistics().Dropped; n > s.dropped {
-		s.o.Notice(fmt.Sprintf("forwarding to %s: the server is too slow: %d records dropped, then all live objects sent again", s.o.Path, n-s.dropped))
+		s.o.Notice(fmt.Sprintf("forwarding to %s: the server is too slow: %s dropped, then all live objects sent again", s.o.Path, plural.Of(n-s.dropped, "record")))
 		s.dropped = n
 	}
 }
@@ -233,7 +234,7 @@ func (s *forwardConn) device(c aggregator.Chip) (int32, bool) {
 	switch {
 	case c.Space != 0:
 		s.skip(&s.counts.Private)
-		s.once(fmt.Sprintf("forwarding to %s: chip %d of process %d is in that process's own numbering: not sent", s.o.Path, c.Number, c.Space))
+		s.once(fmt.Sprintf("forwarding to %s: chip %d of process %d is not sent: only that process numbers it so", s.o.Path, c.Number, c.Space))
 	case c.Number >= uint32(s.size.Devices()):
 		s.skip(&s.counts.Beyond)
 		s.once(fmt.Sprintf("forwarding to %s: a server with records of %d bytes has devices up to %d: device %d is not sent",
@@ -439,8 +440,8 @@ func (s *forwardConn) refresh() error {
 			continue
 		}
 		if int64(others) < 0 {
-			s.once(fmt.Sprintf("forwarding to %s: the server holds less of circular buffers on device %d than it was sent: "+
-				"may it signal the traced processes? If not, it treats them as dead", s.o.Path, device))
+			s.once(fmt.Sprintf("forwarding to %s: the server has lost circular buffers of device %d: "+
+				"it treats processes that it may not signal as dead", s.o.Path, device))
 			continue
 		}
 		if err := s.setBase(device, others); err != nil {

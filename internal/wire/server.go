@@ -228,7 +228,7 @@ func link(from, path string) error {
 			return err
 		}
 		if st.Mode().Type() != os.ModeSocket {
-			return errors.New("it is there, and no socket")
+			return errors.New("it exists and is not a socket")
 		}
 		c, err := net.DialTimeout("unix", path, time.Second)
 		if err == nil {

@@ -62,7 +62,7 @@ func TestTimeNamespaceOfItsOwn(t *testing.T) {
 		t.Skip("no time namespace can be made here")
 	}
 	r := in("1000", tool, "status", "--probes", "--json").ends(failed)
-	if contains(t, r.err, "time namespace of its own"); r.out != "" {
+	if contains(t, r.err, "time namespace is not the host's"); r.out != "" {
 		t.Errorf("it printed %q", r.out)
 	}
 	contains(t, in("1000", tool, "status", "--", "true").ends(fine).err, "sampling every", "time namespace")
@@ -95,8 +95,8 @@ func TestUserNamespaceOfItsOwn(t *testing.T) {
 			}
 			continue
 		}
-		contains(t, r.out, "✗  with probes     not permitted: this is a user namespace of its own", "✓  without probes  all processes of this user namespace: --sample",
-			"✗  user namespace ", "✗ not ready for probes: not permitted: this is a user namespace")
+		contains(t, r.out, "✗  with probes     not permitted: this user namespace is not the host's", "✓  without probes  all processes of this user namespace: --sample",
+			"✗  user namespace ", "✗ not ready for probes: not permitted: this user namespace")
 	}
 	contains(t, in("status", "--", "true").ends(fine).err, "sampling every", "user namespace")
 	// It has the capabilities that reading a process takes: it is not sent for them.

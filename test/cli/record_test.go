@@ -149,7 +149,7 @@ func TestAFullDiskPausesOnlyTheRecording(t *testing.T) {
 	file := filepath.Join(dir, "run.ttm")
 	w := prepared(t, rig.Options{Cluster: "n150", Script: rig.Loop, Args: []string{"--rounds", "60"}})
 	r := begin(t, call{args: append([]string{"log", "--json", "--record", file, "--"}, beside(w.Argv)...), env: w.Env}).ends(failed)
-	if !strings.Contains(r.err, "no space left on device") || !strings.Contains(r.err, "tracing goes on") {
+	if !strings.Contains(r.err, "no space left on device") || !strings.Contains(r.err, "tracing continues") {
 		t.Errorf("it does not say what happened: %s", r.err)
 	}
 	if !regexp.MustCompile(`no space left on device: [1-9][0-9]* events are missing\n`).MatchString(r.err) {
@@ -260,7 +260,7 @@ func TestRecordingOfNothing(t *testing.T) {
 	r := run(t, fine, "record", filepath.Join(t.TempDir(), "r.ttm"), "--", "true")
 	contains(t, r.err, "recorded 0 events", "no process used the runtime")
 	r = run(t, fine, "record", "--sample", filepath.Join(t.TempDir(), "sampled.ttm"), "--", "true")
-	contains(t, r.err, "no process was seen to use the runtime; what ends between two samples is not seen")
+	contains(t, r.err, "no process was seen to use the runtime; one that ends between two samples is not seen")
 	contains(t, run(t, fine, "status", "--sample", "--", "true").out, "not exact", "no process was seen to use the runtime", "no chip was seen to be opened", "S host: processes are sampled")
 	contains(t, run(t, fine, "report", "--sample", "--", "true").out, "no process was seen to use the TT-Metal runtime")
 }

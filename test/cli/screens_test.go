@@ -280,7 +280,7 @@ func TestStacksAreSwitchedOnTheScreen(t *testing.T) {
 	p.press("x")
 	p.shows("call stacks on", "loop.py:")
 	p.press("x")
-	p.shows("call stacks are not recorded any more")
+	p.shows("call stacks off")
 	p.until(func(screen string) error {
 		// What the loop holds is allocated anew in each of its rounds.
 		if strings.Contains(screen, "loop.py:") || !strings.Contains(screen, "buffers of ") {

@@ -158,7 +158,7 @@ func TestOtherUsersAreNotSeen(t *testing.T) {
 			continue
 		}
 		contains(t, r.out, "no process that this user can see has opened a chip yet", "no process that this user can see uses the runtime")
-		if n := strings.Count(r.err, "the runtime's accounts of "); source == "--shm" && n != 1 {
+		if n := strings.Count(r.err, "the runtime's own account of "); source == "--shm" && n != 1 {
 			t.Errorf("it is said %d times: %v", n, r)
 		}
 	}

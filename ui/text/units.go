@@ -6,6 +6,8 @@ import (
 	"math/bits"
 	"strconv"
 	"time"
+
+	"tt-memtrace/internal/plural"
 )
 
 // Scale is the form of the byte counts in one column, so that they align and are easy to compare.
@@ -189,10 +191,7 @@ func Age(d time.Duration) string {
 
 // Plural returns n and the word for that number of things.
 func Plural(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return Digits(uint64(n)) + " " + many
+	return Digits(uint64(n)) + " " + plural.Word(n, one, many)
 }
 
 // Times returns how often something happened as text.

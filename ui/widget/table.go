@@ -454,14 +454,14 @@ func (t *Table[R, K]) Bindings() []Binding {
 		}
 	}
 	list := []Binding{
-		{Key: "enter", Does: "all of the selected row; again: what found no room", Brief: "detail", Keys: []tcell.Key{tcell.KeyEnter}, Do: func(rune) { t.enter() }},
+		{Key: "enter", Does: "all fields of the selected row; again: the hidden ones", Brief: "detail", Keys: []tcell.Key{tcell.KeyEnter}, Do: func(rune) { t.enter() }},
 	}
 	if t.whole != nil {
 		list = append(list, Binding{Key: "esc", Does: "close the detail", Keys: []tcell.Key{tcell.KeyEsc}, Do: func(rune) { t.CloseDetail() }})
 	}
 	if slices.ContainsFunc(t.Fields, func(f Field[R]) bool { return f.Order != nil }) {
 		list = append(list,
-			Binding{Key: "s  S", Does: "sort by the next column; the other way round", Brief: "sort", Runes: "sS", Do: t.resort},
+			Binding{Key: "s  S", Does: "sort by the next column; reverse", Brief: "sort", Runes: "sS", Do: t.resort},
 			Binding{Key: "<  >", Does: "sort by the column to the left, to the right", Runes: "<>", Do: t.resort})
 	}
 	return append(list, Binding{Key: "c", Does: "which columns to show", Brief: "columns", Runes: "c", Do: func(rune) { t.Choosing, t.choice = true, 0 }})
