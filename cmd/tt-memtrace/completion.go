@@ -39,9 +39,9 @@ func completionOf(root *cobra.Command) {
 		return
 	}
 	c.Use, c.Short = "completion SHELL", "Print the completion for bash, zsh or fish"
-	c.Long = `Print the completion for bash, zsh or fish: it knows the commands, their flags,
-recordings, and the processes that use the runtime. The .deb and the .rpm install it.
-'completion SHELL --help' says how to set it up for each new shell.`
+	c.Long = `Print the completion for bash, zsh or fish. It completes commands, flags, recordings
+and the PIDs of processes that use the runtime. The .deb and the .rpm install it;
+otherwise 'completion SHELL --help' shows how to load it in each new shell.`
 	c.Example = `  source <(tt-memtrace completion bash)              in bash, for this shell
   source <(tt-memtrace completion zsh)               in zsh
   tt-memtrace completion fish | source               in fish`

@@ -224,7 +224,8 @@ func set(f *pflag.Flag, values []string) (err error) {
 // configFlag adds --config, and applies the settings before each command runs.
 func configFlag(root *cobra.Command) {
 	var path string
-	root.PersistentFlags().StringVar(&path, "config", "", "read the configuration `FILE`; "+defaultConfig+" unless set")
+	root.PersistentFlags().StringVar(&path, "config", "",
+		"read the configuration from `FILE` (default "+defaultConfig+")")
 	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		if len(configurable(cmd)) == 0 {
@@ -243,14 +244,14 @@ func newConfig() *cobra.Command {
 	return &cobra.Command{
 		Use:   "config [flags] [COMMAND | -- COMMAND FLAGS...]",
 		Short: "Print and check the configuration in effect",
-		Long: `Print the configuration in effect and the origin of each value; fail if it has an
-error. The output is a valid configuration file.
+		Long: `Print the configuration in effect, with the origin of each value, and fail if it has
+errors. The output is a valid configuration file.
 
-Flags on the command line override the environment, which overrides the file
-` + defaultConfig + `. In the file, the key of a flag is its name: at the
-top for all commands, below a command's name for that one. In the environment it is
-TT_MEMTRACE_FLAG or TT_MEMTRACE_COMMAND_FLAG, with _ for -. A setting for one
-command overrides one for all.`,
+Flags override environment variables, which override the configuration file
+(default ` + defaultConfig + `). A setting for one command overrides
+one for all commands:
+  file          FLAG: VALUE at the top, or below the name of a COMMAND
+  environment   TT_MEMTRACE_FLAG or TT_MEMTRACE_COMMAND_FLAG, with _ for -`,
 		Example: `  tt-memtrace config
   TT_MEMTRACE_RING_BUFFER_BYTES=67108864 tt-memtrace config exporter
   tt-memtrace config -- exporter --listen :9947`,

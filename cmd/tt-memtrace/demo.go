@@ -19,11 +19,11 @@ func newDemo() *cobra.Command {
 	var u uiFlags
 	var save string
 	cmd := &cobra.Command{
-		Use: "demo", Short: "Show a recorded run on eight chips: needs no rights, device or runtime",
+		Use: "demo", Short: "Show a recorded run on eight chips; needs no rights, device or runtime",
 		Long: `Show a recorded run of the real runtime on eight Wormhole chips.
 
-It needs no rights, no device and no runtime. With --save it is written to a
-file instead, to try the other commands with: report, log, status --from FILE.`,
+It needs no rights, device or runtime. --save writes the recording to a file instead,
+to try report, log and status --from FILE with.`,
 		Example: `  tt-memtrace demo
   tt-memtrace demo --save demo.ttm && tt-memtrace report demo.ttm`,
 		Args: noArgs,
@@ -44,7 +44,7 @@ file instead, to try the other commands with: report, log, status --from FILE.`,
 	t.sockets.flags(cmd)
 	u.flags(cmd)
 	u.topFlags(cmd)
-	cmd.Flags().StringVar(&save, "save", "", "write the recording to this `FILE`")
+	cmd.Flags().StringVar(&save, "save", "", "write the recording to `FILE` instead of showing it")
 	return cmd
 }
 

@@ -42,24 +42,28 @@ func newDoctor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor [--compare] [--verify] [-p PID | --lib PATH]",
 		Short: "Show what works on this host and what does not",
-		Long: `Show what works here and what does not: first what this user can trace now, with
-probes and without, and the command that makes the rest work; then the host kernel,
-the rights, and each build of the runtime's library that a process maps (or the one
-given). For a library: every probe point, its address, and whether the host kernel
-emulates the instruction there; the layout of a buffer, and the functions and debug
-information that prove it; and what is not covered, with the effect on the numbers.
-docs/compatibility.md has the same for the published releases.
+		Long: `Show what works on this host and what does not: what you can trace now, with probes
+and without, the command that enables the rest, the kernel's features, your rights,
+and each build of the runtime's library that a process maps, or the one given.
+
+For a library it lists every probe point, its address, and whether the kernel
+emulates the instruction there; the layout of a buffer, and what proves it; and what
+is not covered, with the effect on the numbers. docs/compatibility.md has the same
+for all published releases.
 
 --compare traces the processes for a moment and shows their memory on each chip
-beside the account that the runtime itself keeps in shared memory (from 0.70 on).
-A difference is not a failure: docs/processes.md says why the two can differ.
+beside the account that the runtime (0.70 and later) keeps in shared memory. A
+difference is not a failure: docs/processes.md says why the two can differ.
 
 --verify scans the processes' own allocators twice, applies the events in between
 to the first scan, and compares the result with the second one, buffer by buffer
-and program by program. Exit code 1 if they differ.
+and program by program.
 
-Exit code 0 if all is well, 3 if rights are missing, 4 if a library or a process
-given cannot be traced, or nothing on this host kernel with probes.`,
+Exit codes:
+  0  all is well
+  1  failure, or --verify found differences
+  3  rights are missing
+  4  the library or process cannot be traced, or this kernel cannot use probes`,
 		Example: `  sudo tt-memtrace doctor
   sudo tt-memtrace doctor --compare -p 4711
   sudo tt-memtrace doctor --verify -p 4711
@@ -122,11 +126,12 @@ given cannot be traced, or nothing on this host kernel with probes.`,
 			return err
 		},
 	}
-	pidFlag(cmd, &pids, "check the runtime that the process `PID` maps (repeatable)")
-	cmd.Flags().BoolVar(&verify, "verify", false, "compare the traced numbers with the processes' own allocators")
-	cmd.Flags().StringVar(&library, "lib", "", "look at this `FILE` only")
-	cmd.Flags().BoolVar(&compare, "compare", false, "show the traced numbers beside those that the runtime keeps in shared memory")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON; docs/json.md describes it")
+	pidFlag(cmd, &pids, "check the runtime that process `PID` maps (repeatable)")
+	cmd.Flags().BoolVar(&verify, "verify", false, "check the traced numbers against the processes' own allocators")
+	cmd.Flags().StringVar(&library, "lib", "", "check only the library `FILE`")
+	cmd.Flags().BoolVar(&compare, "compare", false,
+		"show the traced numbers beside those that the runtime keeps in shared memory")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, which docs/json.md describes")
 	_ = cmd.MarkFlagFilename("lib", "so")
 	return cmd
 }

@@ -51,9 +51,9 @@ func newExport() *cobra.Command {
 	takesRecordings(cmd)
 	t.argumentsFlag(cmd)
 	f := cmd.Flags()
-	f.StringVarP(&dir, "output", "o", "", "write below this `DIR`")
+	f.StringVarP(&dir, "output", "o", "", "write below the folder `DIR`")
 	_ = cmd.MarkFlagDirname("output")
-	f.BoolVarP(&t.quiet, "quiet", "q", false, "no notices on standard error")
+	f.BoolVarP(&t.quiet, "quiet", "q", false, "print no notices to standard error")
 	grouped(cmd, outputFlags, "output", "quiet")
 	return cmd
 }

@@ -35,7 +35,8 @@ type metricsFlags struct {
 }
 
 func (m *metricsFlags) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&m.listen, "metrics", "", "also serve Prometheus metrics at this `ADDRESS`, such as "+defaultListen)
+	cmd.Flags().StringVar(&m.listen, "metrics", "",
+		"also serve Prometheus metrics at this `ADDRESS`, such as "+defaultListen)
 	grouped(cmd, serverFlags, "metrics")
 	m.processes, m.every = metrics.DefaultProcesses, time.Minute
 }
@@ -48,18 +49,19 @@ func newExporter() *cobra.Command {
 		Short: "Export metrics to Prometheus and OpenTelemetry, until ^C",
 		Long: `Export metrics to Prometheus and OpenTelemetry, until ^C.
 
-Prometheus scrapes http://ADDR/metrics; docs/metrics.md lists the metrics.
---web-config names a file with TLS keys and users, in the format of Prometheus'
-exporter-toolkit. Without it, listen on the loopback address only (the default).
+Prometheus scrapes http://ADDRESS/metrics; docs/metrics.md lists the metrics. By
+default ADDRESS is on the loopback interface only. To listen on others, protect it
+with --web-config, a file with TLS keys and users in the format of Prometheus'
+exporter-toolkit.
 
-/healthz and /readyz are there too, and with --health-listen at an address without
-TLS and users, for a kubelet's probes.
+The same address has /healthz and /readyz. --health-listen serves these two at
+another address without TLS and users, for a kubelet's probes.
 
---otlp pushes the same metrics to an OpenTelemetry collector over HTTP. The OTEL_
+--otlp pushes the same metrics to an OpenTelemetry collector over HTTP. The OTEL_*
 environment variables set headers, certificates and attributes.
 
-With --record FILE it also records, for months if --rotate-every or --rotate-size
-and --keep-age or --keep-size say so; see 'tt-memtrace record --help'.`,
+--record FILE also records; --rotate-every or --rotate-size, and --keep-age or
+--keep-size, bound the files. See 'tt-memtrace record --help'.`,
 		Example: `  sudo tt-memtrace exporter
   sudo tt-memtrace exporter --listen :9947 --web-config /etc/tt-memtrace/web.yaml
   sudo tt-memtrace exporter --listen "" --otlp http://collector:4318
@@ -83,13 +85,16 @@ and --keep-age or --keep-size say so; see 'tt-memtrace record --help'.`,
 	}
 	t.flags(cmd)
 	f := cmd.Flags()
-	f.StringVar(&t.metrics.listen, "listen", defaultListen, "serve Prometheus metrics at this `ADDRESS`; \"\" for none")
-	f.StringVar(&t.metrics.health, "health-listen", "", "serve /healthz and /readyz alone at this `ADDRESS`, without TLS and users, such as :9948")
-	f.StringVar(&t.metrics.config, "web-config", "", "a `FILE` with TLS keys and users")
-	f.IntVar(&t.metrics.processes, "process-series", metrics.DefaultProcesses, "`NUMBER` of processes with series of their own; \"other\" sums the rest")
-	f.StringVar(&t.metrics.push, "otlp", "", "also push to the OpenTelemetry collector at this `URL`")
+	f.StringVar(&t.metrics.listen, "listen", defaultListen,
+		"serve Prometheus metrics at this `ADDRESS`; \"\" serves none")
+	f.StringVar(&t.metrics.health, "health-listen", "",
+		"also serve /healthz and /readyz at this `ADDRESS`, such as :9948, without TLS and users")
+	f.StringVar(&t.metrics.config, "web-config", "", "read TLS keys and users from `FILE`")
+	f.IntVar(&t.metrics.processes, "process-series", metrics.DefaultProcesses,
+		"give this `NUMBER` of processes their own series; \"other\" sums the rest")
+	f.StringVar(&t.metrics.push, "otlp", "", "also push to the OpenTelemetry collector at `URL`")
 	t.recording.flags(cmd)
-	f.DurationVar(&t.metrics.every, "otlp-interval", time.Minute, "time between two pushes")
+	f.DurationVar(&t.metrics.every, "otlp-interval", time.Minute, "push each time this `TIME` has passed")
 	_ = f.MarkHidden("metrics") // --listen replaces it
 	cmd.PreRunE = func(_ *cobra.Command, args []string) error {
 		if t.metrics.listen == "" && t.metrics.push == "" {

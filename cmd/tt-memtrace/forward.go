@@ -33,24 +33,26 @@ func (s *sockets) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	switch cmd.Name() {
 	case "forward":
-		f.StringVar(&s.forward, "socket", wire.DefaultSocket, "`SOCKET` of the server")
+		f.StringVar(&s.forward, "socket", wire.DefaultSocket, "send to the server at this `SOCKET`")
 		s.sizeFlag(cmd)
 	case "serve":
-		f.StringVar(&s.serve, "socket", wire.DefaultSocket, "`SOCKET` to serve")
+		f.StringVar(&s.serve, "socket", wire.DefaultSocket, "listen at this `SOCKET`")
 		f.StringVar(&s.forward, "forward", "", "also send traced allocations to the allocation server at this `SOCKET`")
-		f.BoolVar(&s.open, "serve-all-users", false, "let all users of the host connect, not only this one and root")
+		f.BoolVar(&s.open, "serve-all-users", false, "let all users of the host connect, not only you and root")
 		s.sizeFlag(cmd)
 	default:
 		f.StringVar(&s.forward, "forward", "", "also send traced allocations to the allocation server at this `SOCKET`")
-		f.StringVar(&s.serve, "serve", "", "also listen at this `SOCKET` as an allocation server")
-		f.BoolVar(&s.open, "serve-all-users", false, "with --serve, let all users of the host connect, not only this one and root")
+		f.StringVar(&s.serve, "serve", "", "also run an allocation server at this `SOCKET`")
+		f.BoolVar(&s.open, "serve-all-users", false,
+			"with --serve, let all users of the host connect, not only you and root")
 		s.sizeFlag(cmd)
 		grouped(cmd, serverFlags, "forward", "serve", "serve-all-users", "forward-record-size")
 	}
 }
 
 func (s *sockets) sizeFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&s.size, "forward-record-size", autoSize, "size of the server's records in `BYTES`: 72, 112, 128, 144, or auto to ask it")
+	cmd.Flags().StringVar(&s.size, "forward-record-size", autoSize,
+		"size of a record in `BYTES`: 72, 112, 128, 144, or auto to ask the server")
 	_ = cmd.RegisterFlagCompletionFunc("forward-record-size", cobra.FixedCompletions([]string{autoSize, "72", "112", "128", "144"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -175,9 +177,8 @@ func newForward() *cobra.Command {
 		Long: `Send all traced allocations and frees to an existing allocation server, until ^C, so
 that it and its monitors work with an unchanged runtime. Live buffers are sent first.
 
-The server is queried for the size of its records. If it is absent, exits, or is
-too slow, tt-memtrace waits for it and then sends all live buffers; tracing
-continues meanwhile. At the end the server keeps what it was sent until the
+If the server is absent, exits or is too slow, tt-memtrace continues to trace, waits
+for it, and then sends all live buffers again. At the end the server keeps what it was sent until the
 processes end, or until the next tt-memtrace forwards to it.
 
 Every live command takes --forward PATH to forward as well.`,

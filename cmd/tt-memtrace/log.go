@@ -19,14 +19,15 @@ func newLog() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "log [flags] [-- CMD ARGS...]",
 		Short: "Print a line for every allocation and free, until ^C",
-		Long: `Print a line for every allocation and free, until ^C: of buffers, of the circular
-and dataflow buffers of programs (CB_ALLOC, CB_FREE), and of the binaries of
-their kernels (KERNEL_LOAD, KERNEL_UNLOAD). Failed allocations have a line, too,
-but those of processes that are sampled are unknown.
+		Long: `Print a line for every allocation and free, until ^C.
 
-The other lines are those of the original allocation server, one for each chip of a
-buffer, so that scripts that grep them keep working. With --json each line is one
-object, and one buffer; docs/json.md describes it.`,
+Lines are for buffers, for circular and dataflow buffers of programs (CB_ALLOC,
+CB_FREE), for kernel binaries (KERNEL_LOAD, KERNEL_UNLOAD) and for failed
+allocations. Sampled processes have no lines for failed allocations.
+
+A buffer has one line for each of its chips, in the format of the original
+allocation server, so scripts that grep its log keep working. With --json, a buffer
+has one line, a JSON object that docs/json.md describes.`,
 		Example: `  sudo tt-memtrace log | grep 'L1 on device 3'
   sudo tt-memtrace log --json -- python model.py | jq 'select(.requested_bytes > 1e6)'
   sudo tt-memtrace log | grep failed`,
@@ -61,6 +62,6 @@ object, and one buffer; docs/json.md describes it.`,
 		},
 	}
 	t.flags(cmd)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "one JSON object a line")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
 	return cmd
 }

@@ -18,22 +18,22 @@ import (
 	"tt-memtrace/internal/session"
 )
 
-const recordLong = `Record all events into a file, until ^C or the end of the command.
+const recordLong = `Record all events to FILE, until ^C or the end of the command.
 
 Events reach the file within a second. If tt-memtrace is killed, the file replays
 up to its last complete block. docs/record.md describes the format.
 
-An existing recording is kept: it is renamed to FILE.1, an earlier one to FILE.2,
-and so on. --rotate-size and --rotate-every begin a new file when FILE is large or
-old enough. Each file begins with the state, so it can be replayed alone. FILE's
-name can have a time pattern as in date(1): %Y-%m-%d_%H%M%S.ttm; then only files
-with the same time are renamed.
+An existing recording is kept: it is renamed to FILE.1, FILE.1 to FILE.2, and so on.
+--rotate-size and --rotate-every start a new file when FILE is large or old enough.
+Each file begins with the whole state, so it can be replayed alone. The file name can
+have a time pattern as in date(1), such as %Y-%m-%d_%H%M%S.ttm; then only files with
+the same name are renamed.
 
-When the disk is full or fails, recording pauses and tracing goes on. Recording
-resumes when there is room again, and marks how many events are missing.
+If the disk is full or fails, recording pauses and tracing continues. When there is
+room again, recording resumes and notes how many events are missing.
 
-Files have mode 0600, because command lines can hold passwords. --no-arguments
-leaves the arguments out; stacks and names of operations stay.`
+Files have mode 0600, because command lines can contain passwords. --no-arguments
+omits the arguments, but keeps stacks and operation names.`
 
 // recordFlags say how a recording is divided into files, and which files are kept.
 type recordFlags struct {
@@ -46,11 +46,12 @@ type recordFlags struct {
 
 func (r *recordFlags) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&r.size, "rotate-size", "", "begin another file at this `SIZE`: 500K, 100M, 2G")
-	f.DurationVar(&r.every, "rotate-every", 0, "begin another file after this time: 1h")
-	f.IntVar(&r.keep, "keep", 0, "keep this `NUMBER` of older files; 0: all")
-	f.StringVar(&r.keepSize, "keep-size", "", "remove the oldest files when all together are larger than this `SIZE`: 20G")
-	f.StringVar(&r.keepAge, "keep-age", "", "remove files that were last written longer ago than this `TIME`: 12h, 30d")
+	f.StringVar(&r.size, "rotate-size", "", "start a new file at this `SIZE`: 500K, 100M, 2G")
+	f.DurationVar(&r.every, "rotate-every", 0, "start a new file after this `TIME`: 1h")
+	f.IntVar(&r.keep, "keep", 0, "keep this `NUMBER` of older files; 0 keeps all")
+	f.StringVar(&r.keepSize, "keep-size", "",
+		"remove the oldest files while all files together exceed this `SIZE`: 20G")
+	f.StringVar(&r.keepAge, "keep-age", "", "remove files that were not written for this `TIME`: 12h, 30d")
 	grouped(cmd, rotationFlags, "rotate-size", "rotate-every", "keep", "keep-size", "keep-age")
 }
 
@@ -95,11 +96,11 @@ func newRecord() *cobra.Command {
 	var r recordFlags
 	var output string
 	cmd := &cobra.Command{
-		Use: "record [flags] FILE [-- CMD ARGS...]", Short: "Record all events into a file", Long: recordLong,
+		Use: "record [flags] FILE [-- CMD ARGS...]", Short: "Record all events to a file", Long: recordLong,
 		Example: `  sudo tt-memtrace record run.ttm -- python model.py
   sudo tt-memtrace record day.ttm --rotate-size 100M --keep 10
   sudo tt-memtrace record '/var/log/tt/%Y%m%d-%H%M.ttm' --rotate-every 1h --keep-age 30d
-  sudo tt-memtrace --record run.ttm            the screen, and a recording
+  sudo tt-memtrace --record run.ttm            show the screen and record
   tt-memtrace replay run.ttm
   tt-memtrace report run.ttm`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -134,7 +135,7 @@ func newRecord() *cobra.Command {
 	t.flags(cmd)
 	_ = cmd.Flags().MarkHidden("record") // FILE replaces it
 	takesRecordings(cmd)
-	cmd.Flags().StringVarP(&output, "output", "o", "", "another way to give `FILE`")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "record to `FILE`, as the argument does")
 	r.flags(cmd)
 	return cmd
 }

@@ -19,9 +19,10 @@ import (
 
 const replayLong = `Replay a recording on the screen.
 
-Every live command can read a recording instead of live processes, with --from FILE:
-status, log and top show what they would have shown then. Replay a rotated recording
-in the order of its files: FILE.2 FILE.1 FILE.`
+Give the files of a rotated recording in their order: FILE.2 FILE.1 FILE.
+
+Every other live command reads a recording with --from FILE: status and log print
+what they would have printed then.`
 
 // recorded are the flags for reading recordings in place of live processes.
 type recorded struct {
@@ -40,9 +41,10 @@ type recorded struct {
 
 func (r *recorded) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.Float64Var(&r.speed, "speed", 0, "play at this `FACTOR` of the recorded speed; 0: as fast as possible (on the screen, in the exporter and serve: 1)")
-	f.DurationVar(&r.seek, "seek", 0, "begin this far into the recording")
-	f.DurationVar(&r.until, "until", 0, "stop this far into the recording")
+	f.Float64Var(&r.speed, "speed", 0,
+		"replay at `FACTOR` times the recorded speed; 0 is as fast as possible (default 1 for the screen, exporter and serve)")
+	f.DurationVar(&r.seek, "seek", 0, "start at this `TIME` into the recording, such as 1h20m")
+	f.DurationVar(&r.until, "until", 0, "stop at this `TIME` into the recording")
 	grouped(cmd, replayFlags, "from", "speed", "seek", "until")
 }
 

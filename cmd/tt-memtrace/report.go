@@ -25,11 +25,16 @@ the peak use of each chip's memories and its holders, buffers that were never
 freed, the call sites that allocate most, fragmentation, and why allocations failed.
 
 Recordings of several hosts are merged, with a table of the hosts (text and json).
-Separate recordings of one host are a row each; the files of a rotated one are
-read as one.
+Separate recordings of one host have a row each; the files of a rotated recording
+are read as one.
 
-Formats: text, json, html (one self-contained page with charts), pprof (for
-go tool pprof), chrome (for Perfetto and chrome://tracing), csv (use over time).
+Formats:
+  text     for people
+  json     for programs; docs/report.md describes it
+  html     one self-contained page with charts
+  pprof    for go tool pprof
+  chrome   for Perfetto and chrome://tracing
+  csv      use over time
 'log --json --from FILE' prints the events themselves, as JSON lines.`
 
 // formats maps formats to functions that write a report.
@@ -106,10 +111,10 @@ func newReport() *cobra.Command {
 	t.flags(cmd)
 	takesRecordings(cmd)
 	f := cmd.Flags()
-	f.StringVar(&format, "format", "text", "`FORMAT` of the report: text, json, html, pprof, chrome or csv")
-	f.BoolVar(&asJSON, "json", false, "the same as --format json")
-	f.StringVarP(&output, "output", "o", "", "write to this `FILE`")
-	f.BoolVar(&diff, "diff", false, "report what changed from one recording to another")
+	f.StringVar(&format, "format", "text", "write this `FORMAT`: text, json, html, pprof, chrome or csv")
+	f.BoolVar(&asJSON, "json", false, "print JSON, as --format json does")
+	f.StringVarP(&output, "output", "o", "", "write to `FILE` instead of standard output")
+	f.BoolVar(&diff, "diff", false, "compare two recordings: report what changed from the first to the second")
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{"text", "json", "html", "pprof", "chrome", "csv"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }

@@ -17,34 +17,37 @@ import (
 	"github.com/spf13/pflag"
 )
 
-const rootLong = `tt-memtrace shows live what every Tenstorrent chip's memory holds, and which
-process allocated it: for any program on this host that uses the TT-Metal runtime,
-without rebuilding or restarting it.
+const rootLong = `tt-memtrace shows what the memory of every Tenstorrent chip holds and which process
+allocated it, live, for all programs on this host that use the TT-Metal runtime.
+Programs need not be rebuilt or restarted.
 
-Targets, the same for every live command:
+Every live command takes the same targets:
   (none)            all processes of the host
-  -p PID            only this process, which may load the runtime later
-  -- CMD ARGS       start this command and trace it and all its children from
-                    their first allocation
-  --from FILE       a recording in place of processes: needs no rights
+  -p PID            one process, even before it loads the runtime
+  -- CMD ARGS       a command and its children, from their first allocation
+  --from FILE       a recording instead of live processes; needs no rights
 
-Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 not permitted, 4 library not
-supported, 5 finished but the numbers, or the output of log, record and report,
-lack something. With -- CMD, a command that fails passes its own status on,
-128+N if signal N ended it.`
+Exit codes:
+  0  success
+  1  failure
+  2  wrong usage
+  3  not permitted
+  4  library not supported
+  5  finished, but the numbers, or the output of log, record or report, are incomplete
+If CMD fails, its own exit code is returned, or 128+N if signal N ended it.`
 
-const rootExample = `  sudo tt-memtrace                         everything on the host, live
-  sudo tt-memtrace -p 4711                 one process
-  sudo tt-memtrace -- pytest -x tests/     a command from its first allocation
-  sudo tt-memtrace status --json           one snapshot for scripts
-  sudo tt-memtrace log | grep L1           a line for every allocation and free
-  sudo tt-memtrace record run.ttm          record, to replay and report later
-  sudo tt-memtrace report -- python x.py   peaks, leaks and churn of a command
-  tt-memtrace demo                         a recorded run, without any rights
+const rootExample = `  sudo tt-memtrace                         show all processes, live
+  sudo tt-memtrace -p 4711                 show one process
+  sudo tt-memtrace -- pytest -x tests/     start a command and show it
+  sudo tt-memtrace status --json           print one snapshot for scripts
+  sudo tt-memtrace log | grep L1           print a line for every allocation and free
+  sudo tt-memtrace record run.ttm          record, to replay or report later
+  sudo tt-memtrace report -- python x.py   report peaks, leaks and churn of a command
+  tt-memtrace demo                         show a recorded run; needs no rights
   sudo tt-memtrace forward                 send to an allocation server
   sudo tt-memtrace serve                   run an allocation server
-  sudo tt-memtrace exporter                for Prometheus and OpenTelemetry
-  sudo tt-memtrace doctor                  what works here, and what does not`
+  sudo tt-memtrace exporter                serve metrics to Prometheus
+  sudo tt-memtrace doctor                  show what works here and what does not`
 
 func newRoot() *cobra.Command {
 	var t targets
@@ -107,7 +110,7 @@ func execute(ctx context.Context, root *cobra.Command) error {
 func newHelp() *cobra.Command {
 	return &cobra.Command{
 		Use: "help [COMMAND]", Short: "Show the help of a command",
-		Long: "Show the help of a command: the same as COMMAND --help. Without a command, show that of tt-memtrace.",
+		Long: "Show the help of a command, as COMMAND --help does. Without a command, show that of tt-memtrace.",
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) (names []string, _ cobra.ShellCompDirective) {
 			of, err := helped(cmd.Root(), args)
 			if err != nil {

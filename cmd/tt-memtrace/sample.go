@@ -27,9 +27,10 @@ type sampling struct {
 
 func (s *sampling) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.DurationVar(&s.every, "sample", 0, "read processes at this interval, 1s unless given, without probes; needs no rights for your own processes")
+	f.DurationVar(&s.every, "sample", 0,
+		"read processes periodically instead of using probes; needs no rights for your own processes")
 	f.Lookup("sample").NoOptDefVal = sampler.DefaultInterval.String()
-	f.BoolVar(&s.probes, "probes", false, "fail where probes are not possible, rather than sample")
+	f.BoolVar(&s.probes, "probes", false, "fail if probes cannot be used, instead of sampling")
 	grouped(cmd, targetFlags, "sample", "probes")
 }
 

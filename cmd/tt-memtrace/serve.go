@@ -240,22 +240,24 @@ func newServe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve [flags] [-- CMD ARGS...]",
 		Short: "Run an allocation server, until ^C",
-		Long: `Run an allocation server, until ^C: a drop-in for the original one, with the same
-answers and lines, for clients with records of 72, 112, 128 and 144 bytes at once.
-It counts traced processes and what clients report; a process that is traced and
-also reports itself counts once. docs/protocol.md says where it differs, and how a
-program reports its own allocations in a few lines.
+		Long: `Run an allocation server, until ^C. It replaces the original one: it has the same
+answers and log lines, and serves clients with records of 72, 112, 128 and 144 bytes
+at the same time.
 
-Only this user and root can connect, unless --serve-all-users is given. A socket that another
-server left behind is replaced, one in use is not. -q omits notices and the line
+It counts traced processes and what clients report; a process that is traced and
+also reports itself counts once. Without the rights to trace, it counts only what
+clients report. docs/protocol.md describes the differences from the original, and how
+a program reports its own allocations.
+
+Only you and root can connect, unless --serve-all-users is given. A socket that a
+server left behind is replaced; a socket in use is not. -q omits notices and the line
 for each record; statistics are still printed every 10 s.
 
-Without the rights to trace, only what clients report is served. --from also serves
-a recording, at its recorded speed and to its end.
-Every live command takes --serve PATH to serve as well.`,
+--from serves a recording, at its recorded speed, until its end. Every live
+command takes --serve SOCKET to serve as well.`,
 		Example: `  sudo tt-memtrace serve --serve-all-users
-  tt-memtrace serve --no-trace --socket /tmp/my.sock
-  sudo tt-memtrace top --serve /tmp/tt_allocation_server.sock`,
+  tt-memtrace serve --no-trace --socket /tmp/my.sock            needs no rights
+  sudo tt-memtrace top --serve /tmp/tt_allocation_server.sock   show the screen and serve`,
 		Args: onlyCommand,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			given := len(args)+len(t.pids)+len(t.recorded.from) > 0 // targets other than all processes
@@ -290,6 +292,6 @@ Every live command takes --serve PATH to serve as well.`,
 	}
 	t.flags(cmd)
 	_ = cmd.MarkFlagFilename("socket")
-	cmd.Flags().BoolVar(&noTrace, "no-trace", false, "serve only what clients report")
+	cmd.Flags().BoolVar(&noTrace, "no-trace", false, "do not trace; serve only what clients report")
 	return cmd
 }

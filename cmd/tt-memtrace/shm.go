@@ -19,7 +19,8 @@ const sharedMemory = "runtime's shared memory"
 const shmHint = "without rights: 'tt-memtrace -- CMD' samples what it starts, --sample your own processes; 'tt-memtrace status --shm' shows the runtime's own totals, 'tt-memtrace demo' a recorded run; 'tt-memtrace doctor' says more"
 
 func (t *targets) shmFlag(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&t.shm, "shm", false, "do not trace: show the totals that the runtime keeps in shared memory; needs no rights")
+	cmd.Flags().BoolVar(&t.shm, "shm", false,
+		"show the runtime's own totals in shared memory instead of tracing; needs no rights")
 	grouped(cmd, targetFlags, "shm")
 }
 

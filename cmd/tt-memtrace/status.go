@@ -25,32 +25,32 @@ func newStatus() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [flags] [-- CMD ARGS...]",
 		Short: "Print one snapshot and exit",
-		Long: `Print one snapshot and exit.
+		Long: `Print one snapshot and exit: the memory of each chip and process.
 
-Buffers from before tracing are read from the processes' own allocators. Peaks from
-before tracing are unknown: trace for a while with --after, or start the program
-after --; then the snapshot is taken when it ends.
---every prints a snapshot at each interval, and a last one at the end.
-Allocations and programs that failed meanwhile are below the processes, with
-what helps; 'tt-memtrace report' explains them.
+Buffers that predate tracing are read from the processes' own allocators, but their
+earlier peaks are unknown. For peaks, trace for a while with --after, or start the
+program after --: the snapshot then shows it at its end.
 
---shm traces nothing and needs no rights: it shows the numbers that the runtime
-(0.70 and later) keeps for your own processes in shared memory. They are totals of
-requested sizes, and releases from 0.72 to 0.81.1 count only what a
-device's first thread allocates.`,
-		Example: `  sudo tt-memtrace status --after 5s
+Allocations and programs that failed during tracing are listed below the processes,
+with what helps; 'tt-memtrace report' explains them in full.
+
+--shm shows the totals that the runtime (0.70 and later) keeps for your own
+processes in shared memory. They are requested sizes. Releases from 0.72 to 0.81.1
+count only the allocations of the thread that opened a device.`,
+		Example: `  sudo tt-memtrace status --after 5s                        trace for 5 s first
   sudo tt-memtrace status --json -p 4711 | jq '.chips[0].memory.l1'
-  sudo tt-memtrace status --every 1s -- python model.py
-  tt-memtrace status --shm`,
+  sudo tt-memtrace status --every 1s -- python model.py     a snapshot every second
+  tt-memtrace status --shm                                  needs no rights`,
 		Args: onlyCommand,
 		RunE: f.run,
 	}
 	f.targets.flags(cmd)
 	f.shmFlag(cmd)
 	f.ui.flags(cmd)
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON; docs/json.md describes it")
-	cmd.Flags().DurationVar(&f.after, "after", 0, "trace this long first")
-	cmd.Flags().DurationVar(&f.every, "every", 0, "a snapshot at each interval, until ^C or the traced command's end")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON, which docs/json.md describes")
+	cmd.Flags().DurationVar(&f.after, "after", 0, "trace for this `TIME` before the snapshot")
+	cmd.Flags().DurationVar(&f.every, "every", 0,
+		"print a snapshot each time this `TIME` has passed, until ^C or the command's end")
 	return cmd
 }
 

@@ -48,16 +48,16 @@ const (
 
 func (t *targets) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	pidFlag(cmd, &t.pids, "trace only the process `PID` (repeatable)")
-	f.StringSliceVar(&t.libraries, "lib", nil, "a `FILE` that holds the runtime's code under another name (repeatable)")
+	pidFlag(cmd, &t.pids, "trace only process `PID` (repeatable)")
+	f.StringSliceVar(&t.libraries, "lib", nil, "treat `FILE` as the runtime, whatever its name (repeatable)")
 	f.Uint32Var(&t.ring, "ring-buffer-bytes", defaultRing, "size of the BPF ring buffer in `BYTES`, a power of two")
-	f.BoolVarP(&t.quiet, "quiet", "q", false, "no notices on standard error")
+	f.BoolVarP(&t.quiet, "quiet", "q", false, "print no notices to standard error")
 	t.sampling.flags(cmd)
 	t.metrics.flags(cmd)
-	f.BoolVar(&t.stacks, "stacks", false, "record the call stack of each allocation and free: the screen, recordings and reports then name the code")
+	f.BoolVar(&t.stacks, "stacks", false, "record the call stack of each allocation and free, to show call sites")
 	t.argumentsFlag(cmd)
-	f.StringVar(&t.record, "record", "", "also record into this `FILE`")
-	f.StringSliceVar(&t.recorded.from, "from", nil, "show the recording `FILE` instead of live processes (repeatable)")
+	f.StringVar(&t.record, "record", "", "also record to `FILE`")
+	f.StringSliceVar(&t.recorded.from, "from", nil, "read the recording `FILE` instead of live processes (repeatable)")
 	t.recorded.flags(cmd)
 	_ = cmd.MarkFlagFilename("lib", "so")
 	_ = cmd.MarkFlagFilename("from", recordingSuffix)
@@ -68,7 +68,8 @@ func (t *targets) flags(cmd *cobra.Command) {
 }
 
 func (t *targets) argumentsFlag(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&t.noArguments, "no-arguments", false, "leave the arguments of commands out of all that is shown, recorded and exported")
+	cmd.Flags().BoolVar(&t.noArguments, "no-arguments", false,
+		"omit the arguments of command lines from all output and recordings")
 	grouped(cmd, outputFlags, "no-arguments")
 }
 

@@ -39,9 +39,11 @@ func (u *uiFlags) flags(cmd *cobra.Command) {
 }
 
 func (u *uiFlags) topFlags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&u.view, "view", "", "begin with this `VIEW`: "+strings.Join(ui.Views(), ", ")+" (default the last one)")
+	cmd.Flags().StringVar(&u.view, "view", "",
+		"open this `VIEW` first: "+strings.Join(ui.Views(), ", ")+" (default the last one used)")
 	_ = cmd.RegisterFlagCompletionFunc("view", cobra.FixedCompletions(ui.Views(), cobra.ShellCompDirectiveNoFileComp))
-	cmd.Flags().BoolVar(&u.exit, "exit", false, "exit when the traced command, the last traced PID or the recording ends")
+	cmd.Flags().BoolVar(&u.exit, "exit", false,
+		"exit when the traced command, the last traced PID or the recording ends")
 	grouped(cmd, outputFlags, "view", "exit")
 }
 
@@ -51,13 +53,15 @@ func newTop() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top [flags] [-- CMD ARGS...]",
 		Short: "Show the live screen (the default)",
-		Long: `Show the live screen (the default): an overview, one chip in full, charts, a map of
-its memory, tables of buffers, programs and kernels, call sites, the log of
-events, and the processes that hold a device. Keys are shown below, ? explains
-them; docs/ui.md has pictures. Settings that are changed with keys are kept in the
-user's configuration folder ($XDG_CONFIG_HOME/tt-memtrace/ui.json).`,
-		Example: `  sudo tt-memtrace top --view map -p 4711
-  sudo tt-memtrace top --exit -- pytest -x tests/`,
+		Long: `Show the live screen, as tt-memtrace does without a command. Its views are an
+overview, a chip in full, charts, a map of a memory, tables of buffers, programs and
+kernels, events, the processes that hold a device, and call sites.
+
+The last line of the screen lists the keys, ? explains them, and docs/ui.md has
+pictures. Settings that keys change are kept in $XDG_CONFIG_HOME/tt-memtrace/ui.json
+(default ~/.config).`,
+		Example: `  sudo tt-memtrace top --view map -p 4711              open the map, trace one process
+  sudo tt-memtrace top --exit -- pytest -x tests/      quit when the command ends`,
 		Args: onlyCommand,
 		RunE: func(cmd *cobra.Command, args []string) error { return runTop(cmd, &t, &u, args) },
 	}

@@ -93,7 +93,7 @@ func TestManualHasNoQuotes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"trace only the process PID", "size of the BPF ring buffer in BYTES", "--after", "also record into this FILE"} {
+	for _, want := range []string{"trace only process PID", "size of the BPF ring buffer in BYTES", "--after", "also record to FILE"} {
 		if !strings.Contains(strings.ReplaceAll(string(b), "\\-", "-"), want) {
 			t.Errorf("no %q in\n%s", want, b)
 		}
@@ -102,7 +102,7 @@ func TestManualHasNoQuotes(t *testing.T) {
 	root = newRoot()
 	root.SetOut(&out)
 	root.SetArgs([]string{"__complete", "status", "--pi"})
-	if err := root.Execute(); err != nil || !strings.HasPrefix(out.String(), "--pid\ttrace only the process PID (repeatable)\n") {
+	if err := root.Execute(); err != nil || !strings.HasPrefix(out.String(), "--pid\ttrace only process PID (repeatable)\n") {
 		t.Errorf("%v, %s", err, &out)
 	}
 }

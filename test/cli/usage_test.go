@@ -12,7 +12,7 @@ func TestHelpTeaches(t *testing.T) {
 	r := run(t, fine, "--help")
 	contains(t, r.out,
 		"-p PID", "-- CMD ARGS", "all processes of the host",
-		"Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 not permitted, 4 library not", "128+N",
+		"Exit codes:\n  0  success\n  1  failure\n  2  wrong usage\n  3  not permitted", "128+N",
 		"Examples:", "sudo tt-memtrace -p 4711", "sudo tt-memtrace -- pytest",
 		"top ", "status ", "log ", "forward ", "serve ", "doctor ", "completion ")
 	if r.err != "" {
