@@ -9,7 +9,7 @@ func TestAccounts(t *testing.T) {
 		want   []string
 	}{
 		"nothing": {},
-		"an allocation counts what was asked for and what all banks lost": {
+		"an allocation counts what was asked for and what all banks gave": {
 			[]Event{opened(1, device, host(0)), seen(1, device+1, device), alloc(1, device, 1, DRAM, 100), alloc(1, device, 2, L1, 50)},
 			[]string{"chip 0 [1]: DRAM 1x100/120 L1 1x50/320", "pid 1: 2 live 2 allocs", "  on 0: DRAM 1x100/120 L1 1x50/320"},
 		},

@@ -243,7 +243,7 @@ func (b *buffer) onCores() PerCore {
 	return b.device.perCore[b.id]
 }
 
-// isAt reports whether the buffer lies where a scan found it, as far as both are known.
+// isAt reports whether the buffer lies where a scan found it, if both places are known.
 func (b *buffer) isAt(h *LiveBuffer) bool {
 	if b.perBank == 0 || h.PerBank == 0 { // where it lies on its cores may be unknown
 		return b.address == h.Address || h.PerCore != "" || b.perCore

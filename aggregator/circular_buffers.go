@@ -68,8 +68,8 @@ func (k CBKind) layoutOf() CBKind {
 // CircularBuffer is one circular or dataflow buffer or scratchpad of a program, as
 // it was placed.
 type CircularBuffer struct {
-	// Call and the thread distinguish the layouts of a program on a chip: one of
-	// another call replaces those of before.
+	// Call and the thread distinguish the layouts of a program on a chip: a later
+	// call replaces earlier buffers.
 	Call uint32 `rec:"Call"`
 	// Address in the L1 of each core, and Size on each core, bytes.
 	Address uint64      `rec:"Address"`

@@ -110,7 +110,7 @@ func (p *process) freeSpaces() []FreeSpace {
 			continue
 		}
 		if len(h.extents) == 0 && h.sharesBanks(m, held) {
-			continue // that one's free space has these
+			continue // its free space has these
 		}
 		extents, onCores, unsure := h.shared(m, held)
 		if unsure {

@@ -33,7 +33,7 @@ func (t KernelType) String() string {
 // Kernel is one binary of a kernel: a kernel has one for each processor that it
 // runs on. Its words are the process's own and untrusted.
 type Kernel struct {
-	// ID is the address of the kernel in its process; its binaries share it.
+	// ID is the TT kernel's address in its process; its binaries share it.
 	ID uint64 `rec:"ID"`
 	// Name is that of its source, Hash that of the source with all options.
 	Name string `rec:"Name"`

@@ -411,7 +411,7 @@ func (s *Snapshot) Why() iter.Seq[Reason] {
 	}
 }
 
-// Exact reports whether all numbers, of every process and chip, are right as far as can be known.
+// Exact reports whether all numbers, of every process and chip, are right, if no reason is known.
 func (s *Snapshot) Exact() bool {
 	for range s.Why() {
 		return false

@@ -7,7 +7,7 @@ import (
 
 // AllocatorImpl::deallocate_buffers frees all blocks of an allocator, but the Buffer objects live on: those of a
 // device's traces are destroyed just after it, those of tensors whenever the program drops them. Each destructor then
-// frees its buffer a second time. If another buffer has got the block by then, the second free releases that buffer's
+// frees its buffer a second time. If another buffer has its block then, the second free releases that buffer's
 // block: the allocator knows only addresses.
 
 // released are the buffers of a process whose allocator freed them all at once, and whose own free may follow.

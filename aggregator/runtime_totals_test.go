@@ -8,7 +8,7 @@ func counted(pid uint32, number uint32, dram, cb uint64) Event {
 	return Event{Kind: RuntimeTotalsChanged, PID: pid, RuntimeTotals: s}
 }
 
-// Totals replace those of before, add up over processes, and go with their process.
+// Totals replace earlier ones, add up over processes, and go with their process.
 // What they do not have stays unknown.
 func TestRuntimeTotals(t *testing.T) {
 	a := New()

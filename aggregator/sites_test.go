@@ -99,7 +99,7 @@ func TestPeaksOfSitesAreMarked(t *testing.T) {
 	}
 }
 
-// A process that is new is taken for late until it was searched for devices.
+// A new process counts as late until it was searched for devices.
 func TestPeaksOfSitesAreExactWhereNothingWasOpenBefore(t *testing.T) {
 	const device = 0x100
 	suspected := started(1, 1)

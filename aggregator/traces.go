@@ -295,7 +295,7 @@ func (a *Aggregator) judge(p *process, t *trace, b *buffer, e *Event) {
 	}
 }
 
-// How a buffer is unsafe: each is worse than the one before; 0 is safe as far as is known.
+// How a buffer is unsafe, in increasing severity; 0 means that no overwrite is known.
 const (
 	unsafeRule uint8 = 1 + iota
 	unsafeOverlaps

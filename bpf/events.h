@@ -139,7 +139,7 @@ struct tt_pair {
 
 /*
  * A ProgramImpl was added to a MeshWorkloadImpl, for a range of its mesh's coordinates. bytes are the
- * MeshCoordinateRange at address range, as far as they could be read.
+ * MeshCoordinateRange at address range, those that could be read.
  */
 #define TT_MESH_RANGE 256
 

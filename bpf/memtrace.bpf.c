@@ -22,7 +22,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* The fields of the host kernel's structs that are read here. BTF relocates them. */
+/* The fields of the kernel's structs that are read here. BTF relocates them. */
 typedef struct {
 	int counter;
 } tt_atomic_t;
@@ -677,7 +677,7 @@ int BPF_UPROBE(allocator_gone, __u64 self)
 	return object_event(TT_ALLOCATOR_GONE, self, library_of(ctx), TT_URGENT);
 }
 
-/* The host kernel's PF_FORKNOEXEC. */
+/* The kernel's PF_FORKNOEXEC. */
 #define TT_FORKED 0x40
 
 /* Device::initialize(...), MeshDevice::initialize(...) */
@@ -1241,7 +1241,7 @@ int BPF_UPROBE(launched, __u64 where, __u64 what)
 }
 
 /*
- * The BPF program at all points of a library, so that they share one link: to remove a link, the host kernel
+ * The BPF program at all points of a library, so that they share one link: to remove a link, the kernel
  * waits until no CPU runs its BPF program, one link after the other. It handles the most frequent points
  * itself, because a tail call costs time.
  */

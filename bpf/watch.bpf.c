@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * Reports the PIDs of processes that map a device, or a file that may be the runtime. It is loaded apart from
- * the probes, because some host kernels do not allow fentry programs; perf events then replace it.
+ * the probes, because some kernels do not allow fentry programs; perf events then replace it.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
@@ -13,7 +13,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* The fields of the host kernel's structs that are read here. BTF relocates them. */
+/* The fields of the kernel's structs that are read here. BTF relocates them. */
 struct qstr {
 	const unsigned char *name;
 } __attribute__((preserve_access_index));

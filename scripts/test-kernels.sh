@@ -17,7 +17,7 @@ case ${1:-} in
 -short)
 	shift
 	readings=50
-	tests='^Test(HostKernelFeatures|NoticeOfMissingFeatures|CapabilitiesSuffice|WatchSeesALibraryBeingLoaded|WatchSeesDevices|WatchReportsWhatItMissed|AttachedLate|'
+	tests='^Test(KernelFeatures|NoticeOfMissingFeatures|CapabilitiesSuffice|WatchSeesALibraryBeingLoaded|WatchSeesDevices|WatchReportsWhatItMissed|AttachedLate|'
 	tests=$tests'TwoBuildsAtOnce|FollowTracesChildrenOnly|ForkWithoutExec|OtherProcessesMakeNoEvents|Detach|KernelsOfAProcess)$'
 	;;
 -run)

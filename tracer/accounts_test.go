@@ -353,7 +353,7 @@ func notLate(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	l.device(0, 6)
 	l.alloc(0, aggregator.DRAM, 6)
 	if s := l.compare(); s.Late {
-		t.Error("it is taken for late")
+		t.Error("it counts as late")
 	}
 }
 
@@ -744,7 +744,7 @@ func privateNumbering(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	l.compare()
 }
 
-// What a process puts into its environment is not where the host kernel shows what it began with.
+// What a process puts into its environment is not where the kernel shows what it began with.
 func ownNumbering(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	fixture.Do(t, p, "setenv TT_VISIBLE_DEVICES 2,3")
 	privateNumbering(t, tr, p, l)

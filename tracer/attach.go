@@ -47,7 +47,7 @@ type announcement struct {
 }
 
 // discover attaches to processes as they map the runtime. Examining a process takes far longer than reading that it mapped
-// something, so other goroutines do it: the host kernel drops records that are not read in time.
+// something, so other goroutines do it: the kernel drops records that are not read in time.
 func (t *Tracer) discover(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -70,7 +70,7 @@ func (t *Tracer) discover(ctx context.Context) error {
 				return nil
 			}
 			if all {
-				// The host kernel dropped records. Their processes are unknown, so examine all.
+				// The kernel dropped records. Their processes are unknown, so examine all.
 				everyone, err := proc.PIDs()
 				if err != nil {
 					return fmt.Errorf("listing processes: %w", err)

@@ -125,7 +125,7 @@ func TestPIDNamedBeforeItsLibraryIsLoaded(t *testing.T) {
 	l.device(0, 1)
 	l.alloc(0, aggregator.DRAM, 1)
 	if s := l.compare(); s.Late {
-		t.Error("it is taken for late")
+		t.Error("it counts as late")
 	}
 	tr.noticed()
 }

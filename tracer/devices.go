@@ -28,7 +28,7 @@ func (r *run) know(p *traced, from origin, device, allocator uint64) {
 }
 
 // closeFailed has a process read again that uses a device, with the same allocator, after the device began to close:
-// what it held was taken for gone, and is not.
+// what it held was dropped, and still exists.
 func (r *run) closeFailed(p *traced, from origin) {
 	r.unreadOf(p)
 	p.reconciliation.suspect = time.Now()

@@ -40,7 +40,7 @@ func (r *run) allocationFailed(from origin, b []byte) {
 	r.emit(event)
 }
 
-// messageKinds say what messages are about. A release words some of them differently; these words are in all.
+// messageKinds say what messages are about. A release words some of them differently; these words are in all releases.
 var messageKinds = []struct {
 	words string
 	kind  aggregator.FailureKind

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// scheduleFreeOSMemory returns memory to the host kernel at the next pause. Reading files and processes leaves behind
+// scheduleFreeOSMemory returns memory to the kernel at the next pause. Reading files and processes leaves behind
 // several times what is kept of them, and the heap by itself shrinks slowly.
 func (t *Tracer) scheduleFreeOSMemory() { t.freeing.Reset(pause) }
 
@@ -43,7 +43,7 @@ func freeOSMemory() {
 	_ = unmapProgram() // a failure costs only memory
 }
 
-// unmapProgram returns the pages of this program's own file to the host kernel. Most mapped ones are used only at the
+// unmapProgram returns the pages of this program's own file to the kernel. Most mapped ones are used only at the
 // start, or just lie beside a used one. Pages that are used again come from the page cache.
 func unmapProgram() error {
 	const program = "/proc/self/exe"

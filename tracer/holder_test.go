@@ -159,7 +159,7 @@ func TestHowAProcessEnded(t *testing.T) {
 	}
 }
 
-// Where the host kernel ends the probes of a process with its main thread, that is said before the process is read again.
+// Where the kernel ends the probes of a process with its main thread, that is said before the process is read again.
 func TestProbesThatEndWithTheMainThread(t *testing.T) {
 	p := fixture.User(t, fixture.LayoutB)
 	r, one, _ := beingRead(t, false)

@@ -14,7 +14,7 @@ import (
 	"tt-memtrace/test/fixture"
 )
 
-// A stranger has his device in a page that never comes. Others' accounts go on, and
+// A stranger's device lies in a page that never comes. Others' accounts go on, and
 // the tracer ends when it is asked to.
 func TestPageThatNeverComes(t *testing.T) {
 	file, asked := fixture.HangingFile(t)
@@ -137,9 +137,9 @@ func TestSlowFiles(t *testing.T) {
 }
 
 // However many of a stranger's processes do not answer, others' events come into the accounts while these are still
-// waited for by who can wait, and each of his is marked. How long who is in a hurry may wait is tested with its reads.
+// waited for by who can wait, and each of the stranger's is marked. How long who is in a hurry may wait is tested with its reads.
 func TestHungProcessesHoldNobodyUp(t *testing.T) {
-	// Nobody who waits gives up before the test is over: whose events wait for him never come.
+	// Nobody who waits gives up before the test is over: otherwise the events that wait for it never come.
 	before := memory.Patience()
 	memory.SetPatience(2 * patience)
 	t.Cleanup(func() { memory.SetPatience(before) })

@@ -23,23 +23,23 @@ type Check struct {
 	Detail string
 }
 
-// ErrHostKernel means that the host kernel lacks something that probes need.
-var ErrHostKernel = errors.New("this kernel does not support the probes")
+// ErrKernel means that the kernel lacks something that probes need.
+var ErrKernel = errors.New("this kernel does not support the probes")
 
-// hostFeature is something that probes need from the host kernel; err is nil if it is there.
-type hostFeature struct {
+// kernelFeature is something that probes need from the kernel; err is nil if it is there.
+type kernelFeature struct {
 	name string
 	err  error
-	// remedy says which host kernel has it.
+	// remedy says which kernel has it.
 	remedy string
 }
 
-func hostFeatures() []hostFeature {
+func kernelFeatures() []kernelFeature {
 	_, noBTF := os.Stat("/sys/kernel/btf/vmlinux")
 	if errors.Is(noBTF, os.ErrNotExist) {
 		noBTF = ebpf.ErrNotSupported
 	}
-	return []hostFeature{
+	return []kernelFeature{
 		{"attach cookies", features.HaveProgramHelper(ebpf.Kprobe, asm.FnGetAttachCookie), "Linux 5.15 or later is needed"},
 		{"ring buffer", features.HaveMapType(ebpf.RingBuf), "Linux 5.8 or later is needed"},
 		{"task storage", features.HaveMapType(ebpf.TaskStorage), "Linux 5.11 or later is needed"},
@@ -47,13 +47,13 @@ func hostFeatures() []hostFeature {
 	}
 }
 
-// hostKernelError names a feature that the host kernel lacks, or is nil. A feature that may not be checked counts as
+// kernelError names a feature that the kernel lacks, or is nil. A feature that may not be checked counts as
 // there.
-func hostKernelError() error { return firstLacking(hostFeatures()) }
+func kernelError() error { return firstLacking(kernelFeatures()) }
 
 // Possible returns why probes are not possible on this host for this user, or nil.
 func Possible() error {
-	for _, check := range []func() error{CheckRights, checkPIDNamespace, checkTimeNamespace, hostKernelError} {
+	for _, check := range []func() error{CheckRights, checkPIDNamespace, checkTimeNamespace, kernelError} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -61,10 +61,10 @@ func Possible() error {
 	return nil
 }
 
-func firstLacking(list []hostFeature) error {
+func firstLacking(list []kernelFeature) error {
 	for _, f := range list {
 		if errors.Is(f.err, ebpf.ErrNotSupported) {
-			return fmt.Errorf("%w: it lacks %s: %s; --sample works without probes", ErrHostKernel, f.name, f.remedy)
+			return fmt.Errorf("%w: it lacks %s: %s; --sample works without probes", ErrKernel, f.name, f.remedy)
 		}
 	}
 	return nil
@@ -72,8 +72,8 @@ func firstLacking(list []hostFeature) error {
 
 const notPermitted = "unknown: not permitted to check"
 
-// CheckHostKernel lists what the host kernel can do.
-func CheckHostKernel() []Check {
+// CheckKernel lists what the kernel can do.
+func CheckKernel() []Check {
 	var u unix.Utsname
 	release := "unknown"
 	if unix.Uname(&u) == nil {
@@ -95,7 +95,7 @@ func CheckHostKernel() []Check {
 		checks = append(checks, c)
 	}
 	// These are not needed, but better.
-	lacks := hostKernelLacks()
+	lacks := kernelLacks()
 	better := func(name string, lacks bool, without string) {
 		c := Check{Name: name, OK: true, Detail: "yes"}
 		if lacks {
@@ -107,7 +107,7 @@ func CheckHostKernel() []Check {
 	if !lacks.MultiUprobes {
 		better("multi-uprobes of a process", lacks.PIDFilter, withoutPIDFilter+" (Linux 6.10 has them)")
 	}
-	for _, f := range hostFeatures() {
+	for _, f := range kernelFeatures() {
 		feature(f.name, f.err, f.remedy)
 	}
 	namespace := Check{Name: "PID namespace", OK: true, Detail: "the host's"}

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a host kernel lacks is named, with the way out; what may not be found out is not said to be missing.
+// What a kernel lacks is named, with the way out; what may not be found out is not said to be missing.
 func TestHostKernelError(t *testing.T) {
-	old := []hostFeature{{"one", nil, "x"}, {"two", unix.EPERM, "x"}, {"three", ebpf.ErrNotSupported, "Linux 9 is needed"}, {"four", ebpf.ErrNotSupported, "y"}}
+	old := []kernelFeature{{"one", nil, "x"}, {"two", unix.EPERM, "x"}, {"three", ebpf.ErrNotSupported, "Linux 9 is needed"}, {"four", ebpf.ErrNotSupported, "y"}}
 	err := firstLacking(old)
-	if !errors.Is(err, ErrHostKernel) {
+	if !errors.Is(err, ErrKernel) {
 		t.Fatal(err)
 	}
 	for _, part := range []string{"three", "Linux 9 is needed", "--sample"} {

@@ -164,7 +164,7 @@ func (r *run) launchesAtEnd(from origin) {
 }
 
 // missedWorkloads handles lost ends of workloads. Their last launches are lost with them. Launches of a new workload
-// at the same address cannot be told apart, and it may have another name.
+// at the same address cannot be distinguished, and it may have another name.
 func (r *run) missedWorkloads() {
 	for _, rel := range r.related {
 		for _, w := range rel.workloads {

@@ -17,7 +17,7 @@ import (
 	"tt-memtrace/internal/metal"
 )
 
-// Lacks names features of newer host kernels that this one lacks.
+// Lacks names features of newer kernels that this one lacks.
 type Lacks struct {
 	// MultiUprobes, from Linux 6.6: one link for all probes in a library. Without them each probe has a perf event of
 	// its own.
@@ -28,8 +28,8 @@ type Lacks struct {
 	PIDFilter bool
 }
 
-// hostKernelLacks finds out what the host kernel lacks. If that is not permitted, it goes by the version.
-var hostKernelLacks = sync.OnceValue(func() Lacks {
+// kernelLacks finds out what the kernel lacks. If that is not permitted, it goes by the version.
+var kernelLacks = sync.OnceValue(func() Lacks {
 	err := features.HaveBPFLinkUprobeMulti()
 	if errors.Is(err, ebpf.ErrNotSupported) || err != nil && !isLinux(6, 6) {
 		return Lacks{MultiUprobes: true}
@@ -37,7 +37,7 @@ var hostKernelLacks = sync.OnceValue(func() Lacks {
 	return Lacks{PIDFilter: !pidFilterWorks()}
 })
 
-// isLinux reports whether the host kernel has this version or a later one, by uname. The exact version code is in the
+// isLinux reports whether the kernel has this version or a later one, by uname. The exact version code is in the
 // vDSO, in this program's own memory, which a program with only some capabilities may not read.
 func isLinux(major, minor int) bool {
 	var u unix.Utsname
@@ -163,7 +163,7 @@ func (t *Tracer) uprobes(ex *link.Executable, probes []metal.Probe, library, pid
 	return []link.Link{l}, nil
 }
 
-// perfEvents does what uprobes does, on a host kernel without multi-uprobes.
+// perfEvents does what uprobes does, on a kernel without multi-uprobes.
 func (t *Tracer) perfEvents(ex *link.Executable, probes []metal.Probe, library, pid uint32) (links []link.Link, err error) {
 	for _, p := range probes {
 		name := p.Point.BPFProgram
@@ -185,7 +185,7 @@ func (t *Tracer) descriptors(places int) int {
 	return 1
 }
 
-// release detaches links in the background: one link takes up to a tenth of a second, and the host kernel removes
+// release detaches links in the background: one link takes up to a tenth of a second, and the kernel removes
 // perf events one by one, however many threads wait. Close waits for all.
 func (t *Tracer) release(links []link.Link) {
 	for _, l := range links {

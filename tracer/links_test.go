@@ -44,13 +44,13 @@ func lacking(t *testing.T) Lacks {
 }
 
 // What was found out of the kernel is what its version has.
-func TestHostKernelFeatures(t *testing.T) {
+func TestKernelFeatures(t *testing.T) {
 	needRights(t)
 	v, err := features.LinuxVersionCode()
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := hostKernelLacks()
+	got := kernelLacks()
 	switch {
 	case v < 6<<16|6<<8:
 		if got != (Lacks{MultiUprobes: true}) {
@@ -65,7 +65,7 @@ func TestHostKernelFeatures(t *testing.T) {
 	}
 }
 
-// A notice names what the host kernel lacks, where it matters.
+// A notice names what the kernel lacks, where it matters.
 func TestNoticeOfMissingFeatures(t *testing.T) {
 	needRights(t)
 	self := []uint32{uint32(os.Getpid())}
@@ -79,9 +79,9 @@ func TestNoticeOfMissingFeatures(t *testing.T) {
 		{Options{Lacks: Lacks{PIDFilter: true}}, ""},
 		{Options{}, ""},
 	} {
-		if hostKernelLacks().MultiUprobes {
+		if kernelLacks().MultiUprobes {
 			test.says = "no multi-uprobes"
-		} else if hostKernelLacks().PIDFilter && test.o.PIDs == nil {
+		} else if kernelLacks().PIDFilter && test.o.PIDs == nil {
 			continue
 		}
 		var said []string

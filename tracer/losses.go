@@ -228,7 +228,7 @@ func (r *run) missedEnds() {
 		p, known := r.processes[pid]
 		if _, started, err := proc.Name(pid); !proc.Alive(pid) || err == nil && known && started != p.start.Started {
 			r.exits(from, nil)
-			r.t.found.Add(pid) // a new process with its PID may have been taken for it
+			r.t.found.Add(pid) // a new process with its PID may have been treated as this one
 			continue
 		}
 		if !known {

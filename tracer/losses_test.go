@@ -178,7 +178,7 @@ func TestLostExecOfWhatIsFoundAgain(t *testing.T) {
 	tr.await("it holds nothing", func() bool { s, ok := tr.lookup(execs.PID); return ok && s.Exact() && s.Buffers == 0 })
 }
 
-// Events of before a reading began are told from later ones: not all probes were in then.
+// Events from before a reading are distinguished from later ones: not all probes were in then.
 func TestEventsOfBeforeAReading(t *testing.T) {
 	p := &traced{}
 	p.reconciliation.now = &reading{first: true, since: 10, touched: map[uint64]struct{}{}}

@@ -461,7 +461,7 @@ func TestWatchingAnEndingProcess(t *testing.T) {
 func TestEveryPIDCanBeWatched(t *testing.T) {
 	p := fixture.User(t, fixture.LayoutB)
 	tr := start(t, Options{PIDs: []uint32{p.PID}}) // nobody else is watched
-	const most = 1 << 22                           // of the host kernel, PID_MAX_LIMIT
+	const most = 1 << 22                           // of the kernel, PID_MAX_LIMIT
 	list := []uint32{1, pidsInPage - 1, pidsInPage, 65536, most - 1}
 	for _, pid := range list {
 		setWatched(t, tr.tracer, pid, 1)
@@ -470,7 +470,7 @@ func TestEveryPIDCanBeWatched(t *testing.T) {
 	slices.Sort(list)
 	for _, pid := range list {
 		if !tr.tracer.watched.has(pid) || tr.tracer.watched.has(pid-1) && !slices.Contains(list, pid-1) {
-			t.Errorf("%d: %t, the one before it %t", pid, tr.tracer.watched.has(pid), tr.tracer.watched.has(pid-1))
+			t.Errorf("%d: %t, the previous PID %t", pid, tr.tracer.watched.has(pid), tr.tracer.watched.has(pid-1))
 		}
 	}
 	if all := watchedPIDs(t, tr.tracer); !slices.Equal(all, list) {

@@ -12,7 +12,7 @@ import (
 )
 
 // A process that also maps its library to read it, below what it runs of it, is traced as any other: profilers map libraries so
-// for the symbols, and the host kernel places that where it likes.
+// for the symbols, and the kernel places that where it likes.
 func TestALibraryThatIsAlsoRead(t *testing.T) {
 	t.Parallel()
 	path := fixture.LibraryOf(t, fixture.LayoutB)

@@ -44,7 +44,7 @@ type operationState struct {
 
 // nameLaunched names new workloads that were launched at or before until, the time up to which all records were read:
 // a later launch may be of another workload at the same address. It does not wait for the next read of launches,
-// because by then the process may have ended, and nothing else says who launched a workload. A workload that is not
+// because the process may have ended before that, and nothing else says who launched a workload. A workload that is not
 // launched soon gets its name from that read.
 func (r *run) nameLaunched(until uint64) {
 	if len(r.unnamed) == 0 || time.Since(r.unnamedSoughtAt) < lookEvery {

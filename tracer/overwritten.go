@@ -14,7 +14,7 @@ import (
 	"tt-memtrace/internal/proc"
 )
 
-// The host kernel keeps a copy of each probed instruction, and runs the copy. Usually a library is replaced by a new
+// The kernel keeps a copy of each probed instruction, and runs the copy. Usually a library is replaced by a new
 // file, which has no probes. But a library that is overwritten in place keeps the old probes, so a process that maps
 // it then would run old instructions among the new ones. So the first write to a library removes its probes.
 

@@ -81,7 +81,7 @@ type traced struct {
 	used   map[uint64]bool
 	unsure bool
 	// leftover is what it may have allocated on copies of devices before tracing began; nil until known. usedBefore
-	// are the copies on which it had allocated by then: for these the answer is unknown.
+	// are the copies on which it had allocated before: for these the answer is unknown.
 	leftover   *inspect.Leftover
 	usedBefore map[uint64]bool
 }
@@ -104,7 +104,7 @@ func (p *traced) unhook(buffer uint64) bool {
 }
 
 // execed handles an exec: everything that the process held is gone. If the new program was found before this record
-// was read, the process starts anew if any earlier record was attributed to it. Otherwise the old program is in no
+// was read, the process starts over if any earlier record was attributed to it. Otherwise the old program is in no
 // account, or its account has already ended.
 func (r *run) execed(from origin) {
 	r.ends = append(r.ends, end{from.pid, from.time, false})

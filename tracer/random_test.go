@@ -45,7 +45,8 @@ type held struct {
 	chips int
 	// fixed: it is not freed by itself.
 	fixed bool
-	// made is how many buffers were allocated before, and unsafe whether it was there when a trace of before was replayed.
+	// made is how many buffers were allocated before, and unsafe whether it was there when an older trace was
+	// replayed.
 	made   int
 	unsafe bool
 }

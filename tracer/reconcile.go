@@ -15,8 +15,8 @@ import (
 
 // reconciliation is the reader's state of comparing one process with its accounts.
 type reconciliation struct {
-	// forkedFrom, if not 0, is the process that this one forked from: its memory began as a copy of that one's, and
-	// objects that are still copies count as that one's.
+	// forkedFrom, if not 0, is the process that this one forked from: its memory began as a copy of the parent's, and
+	// inherited objects are attributed to the parent.
 	forkedFrom uint32
 	// read is set once its allocators were scanned completely.
 	read bool
@@ -34,7 +34,7 @@ type reconciliation struct {
 	// lost is how many events were missing at the last reading, and lostParts how many of those that make up
 	// programs.
 	lost, lostParts uint64
-	// lostPrograms is how many ends of programs had been lost by then.
+	// lostPrograms is how many ends of programs had been lost before.
 	lostPrograms uint64
 	// disagrees is set while the runtime's own account contradicts the last complete scan.
 	disagrees bool
@@ -72,7 +72,7 @@ type reading struct {
 	// devices open.
 	others []another
 	open   []int
-	// described are the properties of the open devices, and capacities those of their allocators, as far as they
+	// described are the properties of the open devices, and capacities those of their allocators, if they
 	// could be read. Filled only at the first scan, and after events were lost.
 	described  map[uint64]inspect.Device
 	capacities map[uint64]aggregator.Capacity
@@ -249,7 +249,7 @@ func (r *run) reading() bool {
 	return false
 }
 
-// again starts the reading anew if its result must not be applied, and reports whether it did.
+// again restarts a reading whose result must not be applied, and reports whether it did.
 func (r *run) again(rd *reading) bool {
 	p := rd.of
 	lost, _ := r.missing(p)

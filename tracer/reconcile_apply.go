@@ -160,7 +160,7 @@ func (r *run) knowDevices(from origin, rd *reading, open map[uint64]uint64, scan
 	}
 }
 
-// reopened removes devices that closed without a record, and describes anew those that have other chips than known:
+// reopened removes devices that closed without a record, and describes again those that have other chips than known:
 // another device opened at the same address. It reports whether there are such; then the process must be read again,
 // because the accounts drop what the earlier device had.
 func (r *run) reopened(p *traced, rd *reading) (any bool) {

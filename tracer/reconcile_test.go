@@ -41,8 +41,8 @@ func TestDeviceClosedWhileItIsRead(t *testing.T) {
 	}
 }
 
-// A device that opens while its process is read is another one than was read at its address: it gets none of that
-// one's chips.
+// A device that opens while its process is read is another one than was read at its address: it gets none of the
+// earlier device's chips.
 func TestDeviceOpenedWhileItIsRead(t *testing.T) {
 	const pid, device, allocator = 7, 0x1000, 0x2000
 	for _, opens := range []bool{false, true} {

@@ -143,7 +143,7 @@ func (rel *relations) dropWorkload(id uint64) {
 	rel.dropLaunches(id)
 }
 
-// dropLaunches forgets an object's launches: the BPF programs did so too, and count anew for the next object at this
+// dropLaunches forgets an object's launches: the BPF programs did so too, and count from 0 for the next object at this
 // address.
 func (rel *relations) dropLaunches(id uint64) {
 	delete(rel.published, id)
@@ -248,7 +248,7 @@ func (r *run) kernelFile(from origin, kernel, device uint64, file string, whole 
 		load(device)
 		return
 	}
-	// The kernel's cores are read a few milliseconds after its binary. If its program is destroyed by then, a record
+	// The kernel's cores are read a few milliseconds after its binary. If its program is destroyed in between, a record
 	// of that is already in the BPF ring buffer and removes what is counted here.
 	cores, asked := rel.cores[kernel]
 	if before := p.Late(); !asked {

@@ -38,7 +38,7 @@ func Rights() []Right {
 		// on it.
 		{"cap_dac_read_search", "opening their libraries below folders that only they can enter, such as a home", held(cap.DAC_READ_SEARCH, cap.DAC_OVERRIDE)},
 	}
-	if hostKernelLacks().MultiUprobes {
+	if kernelLacks().MultiUprobes {
 		rights = append(rights, Right{"cap_sys_admin", "attaching probes, which take perf events before Linux 6.6", held(cap.SYS_ADMIN)})
 	}
 	return rights

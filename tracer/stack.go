@@ -13,8 +13,8 @@ import (
 
 // stacks names the stacks that are sent ahead of allocations, frees and failures.
 type stacks struct {
-	// interpreters counts the interpreters that the BPF programs got. It tells code objects of different processes
-	// apart, whose PID and addresses can be the same.
+	// interpreters counts the interpreters that the BPF programs got. It distinguishes code objects of processes
+	// whose PID and addresses can be the same.
 	interpreters uint64
 	files        *symbol.Files
 	processes    map[uint32]*namedStacks

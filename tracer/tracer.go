@@ -1,6 +1,6 @@
 // Package tracer finds the processes that use the runtime, attaches probes to it, and yields events.
 //
-// It never hurts a traced process: it puts probes only on function entries, on instructions that the host kernel
+// It never hurts a traced process: it puts probes only on function entries, on instructions that the kernel
 // emulates. It writes nothing into the process and never stops it. It does not attach to a library whose layout it
 // cannot prove.
 package tracer
@@ -44,7 +44,7 @@ type Options struct {
 	Stacks bool
 	// StacksPaused, with Stacks, sends no stacks until SendStacks asks for them.
 	StacksPaused bool
-	// Lacks lists features that the tracer treats as missing even if the host kernel has them, for tests.
+	// Lacks lists features that the tracer treats as missing even if the kernel has them, for tests.
 	Lacks Lacks
 	// Notice receives one line that the user should know, such as why a process cannot be traced. It may be called
 	// from any goroutine.
@@ -121,7 +121,7 @@ type Tracer struct {
 	readings  []*reading
 	suspects  []uint32
 
-	freeing   *time.Timer // returns freed memory to the host kernel
+	freeing   *time.Timer // returns freed memory to the kernel
 	ended     chan struct{}
 	releasing sync.WaitGroup
 	closing   chan struct{} // a semaphore: one element for each link that is being closed
@@ -186,7 +186,7 @@ func New(o Options) (*Tracer, error) {
 	if err := cmp.Or(checkPIDNamespace(), checkTimeNamespace()); err != nil {
 		return nil, err
 	}
-	t.lacks = hostKernelLacks()
+	t.lacks = kernelLacks()
 	t.lacks.MultiUprobes = t.lacks.MultiUprobes || o.Lacks.MultiUprobes
 	t.lacks.PIDFilter = t.lacks.PIDFilter || o.Lacks.PIDFilter
 	if t.room, err = roomFor(1 + t.descriptors(len(metal.Points))); err != nil {
@@ -198,7 +198,7 @@ func New(o Options) (*Tracer, error) {
 		return nil, err
 	}
 	var loading errgroup.Group
-	kernel := btf.NewCache() // reading the host kernel's BTF takes as long as verifying the programs
+	kernel := btf.NewCache() // reading the kernel's BTF takes as long as verifying the programs
 	loading.Go(func() error { return t.load(kernel) })
 	loading.Go(func() (err error) {
 		t.watch, err = watch.Mappings(len(o.Libraries) > 0, kernel, o.PIDs...)
@@ -211,7 +211,7 @@ func New(o Options) (*Tracer, error) {
 		err = tooFewDescriptors("loading the BPF programs")
 	} else if err != nil {
 		// This check is slow, so it runs only after a failure: without any of these features loading fails.
-		err = cmp.Or(hostKernelError(), err)
+		err = cmp.Or(kernelError(), err)
 	} else {
 		err = checkDescriptors(t.descriptors(len(metal.Points)), "attaching to a library")
 	}
@@ -337,7 +337,7 @@ func (t *Tracer) Close() error {
 	if t.watch != nil {
 		t.releasing.Go(func() { t.watch.Close() })
 	}
-	t.releasing.Go(func() { t.writes.file.Close() }) // this waits for the host kernel, too
+	t.releasing.Go(func() { t.writes.file.Close() }) // this waits for the kernel, too
 	t.releasing.Wait()
 	for _, a := range t.attached() {
 		a.lib.Close()

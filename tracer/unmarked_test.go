@@ -213,7 +213,7 @@ func TestLostEndOfAnAllocator(t *testing.T) {
 	tr.await("nothing is held", func() bool { s, _ := tr.lookup(p.PID); return s.Buffers == 0 && s.Exact() })
 }
 
-// An allocator that is made while its process is searched is not taken for one that ended.
+// An allocator that is made while its process is searched does not count as one that ended.
 func TestAllocatorMadeWhileItIsRead(t *testing.T) {
 	const old, made = 0x2000, 0x3000
 	r, p, rd := beingRead(t, false)
@@ -671,8 +671,7 @@ func TestUnknownCapacitiesAreNoticed(t *testing.T) {
 	}
 }
 
-// Where events were lost, one of before a reading began can be followed by one that is lost, so what it is of stays
-// doubtful.
+// If events were lost, an event from before a reading can be followed by a lost one, so its object stays doubtful.
 func TestReadingAfterALoss(t *testing.T) {
 	for at, doubtful := range map[uint64]bool{9: true, 10: false} {
 		r, p, rd := beingRead(t, false)

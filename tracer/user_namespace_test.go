@@ -28,7 +28,7 @@ func TestUserNamespaceError(t *testing.T) {
 		{initialUserNamespace, unix.EPERM, false, "the host's"}, // then rights are missing
 		{own, fmt.Errorf("map create: %w", unix.EPERM), true, "not the host's: "},
 		{own, nil, false, "not the host's, but it allows"},
-		{own, ebpf.ErrNotSupported, false, "not the host's, but"}, // the host kernel is the reason
+		{own, ebpf.ErrNotSupported, false, "not the host's, but"}, // the kernel is the reason
 	} {
 		err := userNamespaceError(c.namespace, c.creating)
 		if (err != nil) != c.refused || err != nil && (!errors.Is(err, proc.ErrPermission) || !errors.Is(err, ErrUserNamespace)) {

@@ -48,7 +48,7 @@ func (b *block) size() uint64 { return b.to - b.from }
 // space is the address space of a bank, or of a core's L1, with its blocks.
 type space struct {
 	blocks []block
-	// It begins at from and ends at to, as far as these are known.
+	// It begins at from and ends at to, if these are known.
 	from, to uint64
 	// free is the free bytes in each bank; it is known if the capacity is. The largest free block is between
 	// largestLeast and largestMost, because the ends of a bank are not always known.
@@ -167,7 +167,7 @@ func beginning(buffers, others []block, banks aggregator.Banks) (least, most uin
 }
 
 // measure finds the free bytes of a bank of this size, which begins between two addresses. Free bytes between buffers are
-// certain. Of those before the first and after the last buffer only the sum is, and each part as far as the ends are
+// certain. Of those before the first and after the last buffer only the sum is, and a part if its ends are
 // known.
 func (s *space) measure(buffers []block, bytes, from, to uint64) {
 	if !s.known {

@@ -228,7 +228,7 @@ func (a *app) step() bool {
 	return changed
 }
 
-// read switches to another feed. Views' data from the one before becomes outdated.
+// read switches to another feed. Views' data from the previous feed becomes outdated.
 func (a *app) read(f Feed) {
 	a.reader = reader{feed: f, system: a.o.System, now: a.o.Now, contents: map[processID]*processContents{}, round: a.reader.round + 1}
 }
@@ -313,7 +313,7 @@ func (a *app) suspend() {
 	a.later(0)
 }
 
-// stop stops this process as ^Z in a terminal does. If nobody can continue the process, the host kernel discards the
+// stop stops this process as ^Z in a terminal does. If nobody can continue the process, the kernel discards the
 // signal. It is sent to this thread, so that the call returns when the process continues.
 func stop() {
 	runtime.LockOSThread()

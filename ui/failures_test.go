@@ -123,7 +123,7 @@ func TestAFailureWithOtherNumbersIsAnother(t *testing.T) {
 	first, _ := refused(full)
 	second, explain := refused(fragmented)
 	if second == first || !explain {
-		t.Error("one with other numbers is taken for the same")
+		t.Error("one with other numbers counts as the same")
 	}
 	w.look()
 	if got := w.text(t, 120, 24); !strings.Contains(got, "requested 256.0 KiB/bank, largest free 64.0 KiB") {
@@ -145,7 +145,7 @@ func TestAFailureWithOtherNumbersIsAnother(t *testing.T) {
 	}
 }
 
-// Who exits before anything of him was read is gone from the list within two seconds; who still
+// A process that exits before it was read is gone from the list within two seconds; one that still
 // holds something is marked.
 func TestExitedProcessesLeaveTheList(t *testing.T) {
 	w := newWorld(1)
@@ -179,7 +179,7 @@ func TestExitedProcessesLeaveTheList(t *testing.T) {
 	if got := plainText(newFrame(settings{}, d, 0).compose(120, 40)); !strings.Contains(got, past) {
 		t.Errorf("at the end, a notice is missing:\n%s", got)
 	}
-	// The next look comes with the second; the set of before stays as it was.
+	// The next look comes with the second; the earlier set stays as it was.
 	if again, _ := x.look(w.wall.Add(exitedEvery/2), system, s, nil); len(again) != len(d.gone) {
 		t.Error("it looks too often")
 	}

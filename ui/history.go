@@ -52,7 +52,7 @@ type history struct {
 	first, last uint64
 }
 
-// Chips get new series up to maxSeries in all, processes only up to maxProcessSeries in all.
+// Chips get new series up to maxSeries in total, processes only up to maxProcessSeries in total.
 const (
 	maxSeries        = 1280
 	maxProcessSeries = 800

@@ -59,7 +59,7 @@ func TestAPlainTerminalGetsText(t *testing.T) {
 			t.Errorf("TERM=%s", term)
 		}
 	}
-	// What is unknown is taken for this one.
+	// An unknown terminal is treated as this one.
 	if _, err := tcell.LookupTerminfo("vt100"); err != nil {
 		t.Error(err)
 	}

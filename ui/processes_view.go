@@ -29,7 +29,7 @@ type holdersQuery struct {
 	requested bool
 }
 
-// holder is a process, from the host kernel, from the accounts, or from both.
+// holder is a process, from the kernel, from the accounts, or from both.
 type holder struct {
 	pid    uint32
 	name   string
@@ -173,7 +173,7 @@ func holdsCell(r *holder, s *state) text.Line {
 	return s.unknown()
 }
 
-// stateOf returns the host kernel's name of a process's state; "" if unknown.
+// stateOf returns the kernel's name of a process's state; "" if unknown.
 func stateOf(r *holder) string {
 	if r.system == nil {
 		return ""
@@ -181,7 +181,7 @@ func stateOf(r *holder) string {
 	return r.system.State
 }
 
-// stateStyle returns a conspicuous style if a process cannot run: it is stopped, waits in the host kernel, or has
+// stateStyle returns a conspicuous style if a process cannot run: it is stopped, waits in the kernel, or has
 // ended.
 func stateStyle(state string) text.Role {
 	switch state {
@@ -339,7 +339,7 @@ func (v *holders) work() func(*reader) func() {
 	}
 }
 
-// holderRows joins the processes of the host kernel with those of the accounts.
+// holderRows joins the processes of the kernel with those of the accounts.
 func holderRows(s *aggregator.Snapshot, list []telemetry.Process, calls map[processID]float64, ascii bool) []holder {
 	traced := map[uint32]*aggregator.ProcessSnapshot{}
 	for i := range s.Processes {

@@ -31,7 +31,7 @@ func TestRuntimeTotalsShowNothingThatTheyLack(t *testing.T) {
 		}
 	}
 	if !strings.Contains(b.String(), g.AtLeast+"3.00") {
-		t.Errorf("the peak is taken for known:\n%s", b.String())
+		t.Errorf("the peak counts as known:\n%s", b.String())
 	}
 }
 

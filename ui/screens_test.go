@@ -40,7 +40,7 @@ func busyWithCards(t *testing.T, chips int) *world {
 	return w
 }
 
-// again makes a new frame that knows what the one of before has seen.
+// again makes a new frame that knows what the previous frame has seen.
 func (w *world) again(o settings, size [2]int) {
 	before := w.frame
 	w.view(o)

@@ -137,7 +137,7 @@ func TestSitesHaveNoBaselineBeforeTheFirstBuffers(t *testing.T) {
 }
 
 // A step that replaces what was allocated before call stacks were recorded has not grown: its buffers have
-// another site now. Counted anew from then on, it shows whether it does.
+// another site now. Counted from then on, it shows whether it does.
 func TestSitesThatGetOtherNamesHaveNotGrown(t *testing.T) {
 	w := newWorld(2)
 	w.view(settings{})
@@ -270,7 +270,7 @@ func TestFunctionsAreShortened(t *testing.T) {
 	}
 }
 
-// Names are written anew where the user wants them so, also while nothing moves.
+// Names are written again in the way that the user chooses, also while nothing moves.
 func TestNamesAreWrittenAnewInAPause(t *testing.T) {
 	w := newWorld(1)
 	w.view(settings{})

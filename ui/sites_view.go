@@ -193,7 +193,7 @@ func shorterSites(site string) []string {
 	const between = " ← "
 	calls, operation, named := strings.Cut(site, " · ")
 	list := strings.Split(calls, between)
-	// If a call is in the same file as the one before, leave out its file. functions has the calls without file and
+	// If a call is in the same file as the previous call, leave out its file. functions has the calls without file and
 	// line.
 	short, functions, file := slices.Clone(list), slices.Clone(list), ""
 	for i, c := range list {
@@ -329,7 +329,7 @@ func shortFunction(name, dots string) string {
 	return out.String()
 }
 
-// closing returns the index of the bracket that closes the one before from; the length if there is none.
+// closing returns the index of the bracket that closes the bracket before from; the length if there is none.
 func closing(s string, from int) int {
 	depth := 1
 	for i := from; i < len(s); i++ {

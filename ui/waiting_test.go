@@ -107,7 +107,7 @@ func TestANewProcessHasItsUserAtOnce(t *testing.T) {
 	}
 }
 
-// A process in no container is told from one of which that is not known.
+// A process in no container is distinguished from one of which that is not known.
 func TestContainersOfProcesses(t *testing.T) {
 	v := newHolders(&state{data: data{snapshot: &aggregator.Snapshot{}}})
 	i := slices.IndexFunc(v.Fields, func(f widget.Field[holder]) bool { return f.Name == "CONTAINER" })

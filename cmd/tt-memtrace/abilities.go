@@ -80,7 +80,7 @@ func newAbilities(user string, probes error, readsAll bool, scope int) abilities
 		// Nothing is missing, or the container has to be started in another way: Detail says how.
 	case errors.Is(probes, proc.ErrPermission):
 		remedy = tracer.GrantLine()
-	case !readsAll && scope < 3: // no command makes another host kernel
+	case !readsAll && scope < 3: // no command makes another kernel
 		remedy = "sudo tt-memtrace --sample"
 	}
 	a.Remedy = orNull(remedy)

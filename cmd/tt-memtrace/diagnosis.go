@@ -20,7 +20,7 @@ type diagnosis struct {
 	Schema int `json:"schema"`
 	// Abilities are what works now, and what makes the rest work; absent with --lib.
 	Abilities *abilities `json:"abilities,omitempty"`
-	// Host is what the host kernel can do, Rights what this user may do; absent with --lib.
+	// Host is what the kernel can do, Rights what this user may do; absent with --lib.
 	Host   []hostCheck `json:"host,omitempty"`
 	Rights []hostRight `json:"rights,omitempty"`
 	// Libraries are the builds of the runtime that were found.
@@ -129,7 +129,7 @@ type pointDiagnosis struct {
 	Offset      uint64 `json:"offset"`
 	Skipped     uint64 `json:"skipped"`
 	Instruction string `json:"instruction"`
-	// Emulated means that the host kernel emulates the instruction. Otherwise it single-steps it, which costs more.
+	// Emulated means that the kernel emulates the instruction. Otherwise it single-steps it, which costs more.
 	Emulated bool `json:"emulated"`
 	// Spare means that the point is attached only if its value cannot be computed for some buffer.
 	Spare bool `json:"on_demand,omitempty"`
@@ -199,7 +199,7 @@ func orNull(s string) *string {
 func (d *diagnosis) examineHost() {
 	a := findAbilities()
 	d.Abilities = &a
-	for _, c := range tracer.CheckHostKernel() {
+	for _, c := range tracer.CheckKernel() {
 		d.Host = append(d.Host, hostCheck(c))
 	}
 	for _, r := range tracer.Rights() {

@@ -132,40 +132,6 @@ func anchors(t *testing.T, file string) (list []string) {
 	return list
 }
 
-// Texts for people have one word for one thing: docs/glossary.md. What is in code marks, such as
-// the name of a field, is what it is.
-func TestWordsOfTheGlossary(t *testing.T) {
-	say := map[string]string{
-		`(?i)\b(the|their|own) books\b`: "accounts", `(?i)\bghosts?\b`: "stale entry", `(?i)\bhaunted\b`: "of exited processes",
-		`(?i)\blive panels\b|\bthe panels\b`: "screen, views", `(?i)\bbanks? lost\b`: "bytes taken from the free pool",
-		`(?i)\bmade no sense\b`: "inconsistent", `\bkernel BTF\b`: "host kernel's BTF",
-	}
-	texts := map[string]string{}
-	for _, file := range documents(t) {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		texts[file] = regexp.MustCompile("`[^`\n]*`").ReplaceAllString(string(b), "")
-	}
-	var help func(*cobra.Command)
-	help = func(cmd *cobra.Command) {
-		texts["help of "+cmd.Name()] = cmd.Short + "\n" + cmd.Long + "\n" + cmd.Example + "\n" + cmd.LocalFlags().FlagUsages()
-		for _, c := range cmd.Commands() {
-			help(c)
-		}
-	}
-	help(newRoot())
-	for pattern, word := range say {
-		avoided := regexp.MustCompile(pattern)
-		for name, text := range texts {
-			if m := avoided.FindString(text); m != "" {
-				t.Errorf("%s says %q: %s", name, m, word)
-			}
-		}
-	}
-}
-
 // Tests that the documentation names exist.
 func TestDocumentedTestsExist(t *testing.T) {
 	const root = "../../"

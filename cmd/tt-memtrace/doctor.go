@@ -136,7 +136,7 @@ Exit codes:
 	return cmd
 }
 
-// examine examines the library or, if that is "", the host and the runtime in these processes; without PIDs, in all. The error is
+// examine examines the library or, if that is "", the host and the runtime in these processes; without PIDs, in all processes. The error is
 // the first problem. With an error the diagnosis is complete, or nil if nothing could be examined.
 func examine(pids []uint, library string) (*diagnosis, error) {
 	d := &diagnosis{Schema: doctorSchema, Libraries: []libraryDiagnosis{}}

@@ -213,7 +213,7 @@ func TestDoctorBeginsWithWhatWorks(t *testing.T) {
 	rights := fmt.Errorf("%w: missing cap_bpf\nrun it as root", proc.ErrPermission)
 	namespace := fmt.Errorf("%w: %w\nstart it otherwise", proc.ErrPermission, tracer.ErrPIDNamespace)
 	user := fmt.Errorf("%w: %w\nrun it on the host", proc.ErrPermission, tracer.ErrUserNamespace)
-	kernel := fmt.Errorf("%w: it lacks task storage", tracer.ErrHostKernel)
+	kernel := fmt.Errorf("%w: it lacks task storage", tracer.ErrKernel)
 	for _, c := range []struct {
 		probes   error
 		readsAll bool

@@ -102,7 +102,7 @@ func exitCode(err error) int {
 		return exitUsage
 	case errors.Is(err, proc.ErrPermission):
 		return exitPermission
-	case errors.Is(err, metal.ErrUnsupported), errors.Is(err, tracer.ErrHostKernel):
+	case errors.Is(err, metal.ErrUnsupported), errors.Is(err, tracer.ErrKernel):
 		return exitUnsupported
 	}
 	if onlyLoss(err) {

@@ -48,7 +48,7 @@ func TestNoticesArePaced(t *testing.T) {
 
 // A host that cannot be traced is no failure that may go away: a service is not started again for it.
 func TestExitCodeOfAHostThatCannotBeTraced(t *testing.T) {
-	if code := exitCode(fmt.Errorf("starting: %w", tracer.ErrHostKernel)); code != exitUnsupported {
+	if code := exitCode(fmt.Errorf("starting: %w", tracer.ErrKernel)); code != exitUnsupported {
 		t.Errorf("exit code %d", code)
 	}
 }

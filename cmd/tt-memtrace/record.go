@@ -189,7 +189,7 @@ func (l *live) record(o record.Options, source string) (*record.Recorder, error)
 	o.State = l.Accounts().State
 	o.Header = func() record.Header {
 		now := l.Now()
-		return record.Header{Tool: version(), Host: l.host, Kernel: hostKernelRelease(), Source: source, Began: l.Wall(now), Monotonic: now}
+		return record.Header{Tool: version(), Host: l.host, Kernel: kernelRelease(), Source: source, Began: l.Wall(now), Monotonic: now}
 	}
 	o.Notice = l.notice
 	r, err := record.NewRecorder(o)
@@ -201,7 +201,7 @@ func (l *live) record(o record.Options, source string) (*record.Recorder, error)
 	return r, nil
 }
 
-func hostKernelRelease() string {
+func kernelRelease() string {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		return ""

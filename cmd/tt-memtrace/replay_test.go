@@ -258,7 +258,7 @@ func joined(t *testing.T, names ...string) string {
 	return name
 }
 
-// Recordings of one host are read in order of time; where one does not go on where the one before it ended, that is marked,
+// Recordings of one host are read in order of time; a gap after the previous recording is marked,
 // and what another run has not is no longer there. Reports and exports have each run by itself, exact.
 func TestSeveralRecordings(t *testing.T) {
 	s := uint64(time.Second)

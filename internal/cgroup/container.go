@@ -11,7 +11,7 @@ import (
 // Container is one that a process is in. The zero value is an unknown one.
 type Container struct {
 	// Runtime is what runs it, "container" where that is not known. It is user-UID where only
-	// that user says so: the Name is what he calls it, and ID and Pod are "".
+	// that user says so: the Name is what they call it, and ID and Pod are "".
 	Runtime string
 	// ID is the first 12 digits of its ID, as its tools show them, and Name what runtimes
 	// without IDs call it; Pod is the UID of its Kubernetes pod, where ID may be "".
@@ -48,7 +48,7 @@ var (
 	containerID = compiled(`^(?:([a-z][a-z-]*)-)?` + idPattern + `(?:\.scope|\.service)?$`)
 	podUID      = compiled(`^(?:[a-z-]*-)?` + podPattern + `(?:\.slice)?$`)
 	lxcName     = compiled(`^lxc\.payload\.([A-Za-z0-9._-]{1,64})$`)
-	// What is below a user's slice, or his service manager, can be of his own making.
+	// A user makes what is below their slice or their service manager.
 	userSlice   = compiled(`(?:^|/)(?:(?:user\.slice|\.\.)/user-([1-9][0-9]{0,9})\.slice|user@([1-9][0-9]{0,9})\.service)(?:/|$)`)
 	plainName   = compiled(`^[A-Za-z0-9._-]{1,64}$`)
 	nspawnName  = compiled(`^systemd-nspawn@([A-Za-z0-9._-]{1,64})\.service$`)

@@ -113,7 +113,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// A user's own groups make no tenants beside him.
+// A user's own groups make no tenants beside that user.
 func TestTenant(t *testing.T) {
 	for cgroup, want := range map[string]string{
 		"0::/": "",

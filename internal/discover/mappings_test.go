@@ -80,7 +80,7 @@ func TestMappingsLeaveOutWhoOnlyReads(t *testing.T) {
 	}
 }
 
-// A file that is called as the runtime is, and has its code without its symbols, is not taken for it where a device is held.
+// A file that is called as the runtime is, and has its code without its symbols, is not treated as the runtime where a device is held.
 func TestMappingsSayWhatIsHiddenByAName(t *testing.T) {
 	p := fixture.Holder(t, nil)
 	path := filepath.Join(t.TempDir(), LibraryNames[0])
@@ -102,7 +102,7 @@ func TestMappingsSayWhatIsHiddenByAName(t *testing.T) {
 	}
 }
 
-// Of a process whose main thread has ended, the host kernel shows nothing under its PID: that is said, not that it does not use the runtime.
+// Of a process whose main thread has ended, the kernel shows nothing under its PID: that is said, not that it does not use the runtime.
 func TestMappingsOfAProcessWithoutItsMainThread(t *testing.T) {
 	p := fixture.User(t, fixture.LayoutB)
 	fixture.Do(t, p, "leave")
@@ -116,7 +116,7 @@ func TestMappingsOfAProcessWithoutItsMainThread(t *testing.T) {
 	}
 }
 
-// A file in the place of another, with its number, that is named like the runtime is not taken for it on account of that one.
+// A file in the place of another, with its number, that is named like the runtime is not treated as the runtime because of the other.
 func TestMappingsOfAFileInThePlaceOfAnother(t *testing.T) {
 	path, finder := fixture.Write(t, fixture.Read(t, fixture.LibraryOf(t, fixture.LayoutB))), NewFinder()
 	p := fixture.Holder(t, nil)

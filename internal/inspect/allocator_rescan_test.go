@@ -132,7 +132,7 @@ func TestChangedWhileRead(t *testing.T) {
 				c.put(n, chainNodes+1-n)
 			}
 		}, func(*chain) {}, func() []int { l := slices.Clone(all); slices.Reverse(l); return l }()},
-		{"a new one in a node of before", func(c *chain) { c.put(20, 90) }, func(*chain) {}, append(append(upTo(19), 90), all[20:]...)},
+		{"a new one in an earlier node", func(c *chain) { c.put(20, 90) }, func(*chain) {}, append(append(upTo(19), 90), all[20:]...)},
 		{"freed before they were read, their neighbours after", func(c *chain) { freed(c, 7); freed(c, 8); freed(c, 9) },
 			func(c *chain) { c.link(without(7, 8, 9)...) }, without(7, 8, 9)},
 		{"the first one freed", func(c *chain) { freed(c, 1) }, func(c *chain) { c.link(without(1)...) }, without(1)},
@@ -174,7 +174,7 @@ func TestBufferReadWhileItIsWritten(t *testing.T) {
 	const torn, fresh = 20, 90
 	all := upTo(chainNodes)
 	without := slices.DeleteFunc(upTo(chainNodes), func(n int) bool { return n == torn })
-	half := func(c *chain) { // its size is the new one's, and its address that of the one before
+	half := func(c *chain) { // its size is the new one's, and its address the previous one's
 		binary.LittleEndian.PutUint64(c.b[(1000+torn)*256+16:], 999)
 	}
 	for _, test := range []struct {

@@ -215,7 +215,7 @@ func (w *walk) before(bad uint64) (at uint64, ok bool) {
 	return first, err == nil
 }
 
-// again reads a node anew.
+// again reads a node once more.
 func (w *walk) again(at uint64) (n node, ok bool) {
 	var word [nodeBytes]byte
 	if w.set.mem.ReadAt(word[:], at) != nil {

@@ -415,7 +415,7 @@ func (in *Inspector) ints(getter string, this uint64) ([]uint32, error) {
 	return list, nil
 }
 
-// LacksProbe reports whether the process runs code that lacks one of its library's probes. The host kernel puts no
+// LacksProbe reports whether the process runs code that lacks one of its library's probes. The kernel puts no
 // probes into writable pages, nor into memory to which the code was moved (to get huge pages, for example). If the
 // process cannot be read, it returns false.
 func (in *Inspector) LacksProbe(probes []metal.Probe) bool {

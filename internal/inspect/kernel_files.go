@@ -48,7 +48,7 @@ func NewKernelFiles(mem *memory.Process) *KernelFiles {
 	return &KernelFiles{mem, map[string]fileSize{}}
 }
 
-// Kernel describes the kernel that is read from a file. It returns false for firmware, which belongs to no program.
+// Kernel describes the TT kernel that is read from a file. It returns false for firmware, which belongs to no program.
 // If the name is not whole, it has only the end.
 func (f *KernelFiles) Kernel(id uint64, file string, whole bool) (aggregator.Kernel, bool) {
 	k, ok := kernelOf(file, whole)

@@ -39,7 +39,7 @@ func TestClosedSinceAProgramWasLaunched(t *testing.T) {
 		{"an orphan keeps its chip open", open(2, map[uint64]uint64{above: 0, submesh: 1}, left(0, 0)), chip, 1, false, false},
 		{"and the others of its mesh", open(2, map[uint64]uint64{above: 0, submesh: 1}, left(0, 0)), other, 0, false, false},
 		{"also where another mesh opened next", open(3, map[uint64]uint64{above: 0, submesh: 1, mesh: 2}, left(0, 0)), chip, 0, false, false},
-		{"of before the orphan's mesh", open(4, map[uint64]uint64{above: 1, submesh: 2, mesh: 3}, left(1, 1)), chip, 0, true, false},
+		{"older than the orphan's mesh", open(4, map[uint64]uint64{above: 1, submesh: 2, mesh: 3}, left(1, 1)), chip, 0, true, false},
 		{"one opened and closed in between", open(4, map[uint64]uint64{above: 0, submesh: 1, mesh: 3}, left(0, 0)), chip, 1, false, true},
 		{"and is the last that did", open(3, map[uint64]uint64{above: 0, submesh: 1}, left(0, 0)), chip, 1, false, true},
 		{"when the orphan's mesh opened is not known", open(4, map[uint64]uint64{submesh: 2, mesh: 3}, left(0, 1)), chip, 0, false, true},

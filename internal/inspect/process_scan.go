@@ -213,7 +213,7 @@ func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, kno
 
 // A quarter of the CPUs read programs in parallel, at least two and at most programReaders goroutines, programsEach
 // programs at a time: while one waits for the process's memory, another evaluates. Each keeps decoded code and the
-// pages that programs share. It reads pages anew after pagesKept: changes in that time have events or, when sampling,
+// pages that programs share. It reads pages again after pagesKept: changes in that time have events or, when sampling,
 // show as another state the next time.
 const (
 	programReaders = 4

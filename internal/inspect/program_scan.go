@@ -337,7 +337,7 @@ func (in *Inspector) placed(program uint64, devices, arenas []uint64) (list []Pl
 		device, cores = first, 0
 		_, err = e.call(metal.PlaceDataflow, program, first)
 	}
-	// If placing threw before, it throws again: what it had placed by then stays placed until the program ends.
+	// If placing threw before, it throws again: what it had placed before that stays placed until the program ends.
 	if err != nil && !errors.Is(err, x86eval.ErrThrow) {
 		return nil, err
 	}

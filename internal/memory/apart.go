@@ -70,7 +70,7 @@ func (r *reader) search(pid uint32, block uint64, vptrs []uint64) (found Objects
 		r.request = binary.NativeEndian.AppendUint64(r.request, v)
 	}
 	found = Objects{}
-	// First the host kernel lists the process's memory, which takes longer the larger it is.
+	// First the kernel lists the process's memory, which takes longer the larger it is.
 	answer := make([]byte, searchAnswerBytes)
 	err = r.answer(answer, SearchTime+Patience())
 	for {

@@ -37,7 +37,7 @@ const (
 	forReading = 1<<32 - 3
 )
 
-// maxName bounds a path in a request: the longest that the host kernel takes.
+// maxName bounds a path in a request: the longest that the kernel takes.
 const maxName = unix.PathMax
 
 // ErrServed means that an ordinary user's process serves the file (FUSE).

@@ -291,7 +291,7 @@ func TestHurry(t *testing.T) {
 	if most := maxHurry + time.Since(began)/hurryShare + time.Duration(late)*2*lookInHurry; waited > most {
 		t.Errorf("waited for %v of %v, in %d reads", waited, time.Since(began), late)
 	}
-	// What never comes is told apart from that.
+	// What never comes is distinguished from that.
 	page, _ := fixture.HangingPage(t)
 	q := p.Hurried()
 	for until := time.Now().Add(time.Minute); !errors.Is(q.ReadAt(got, address(page)), ErrHung); {

@@ -30,9 +30,9 @@ var SearchTime = 3 * time.Second
 var ErrSearchTime = fmt.Errorf("searching its memory for the runtime's objects took more than %v", SearchTime)
 
 // Find finds objects by their vptrs. It reads only the private writable memory that can hold them. It also finds
-// destroyed objects whose memory was not reused. With ErrSearchTime it returns what it had found by then.
+// destroyed objects whose memory was not reused. With ErrSearchTime it returns what it had found until then.
 //
-// A reader does the whole search: it takes tens of thousands of reads, each depending on the one before, and a
+// A reader does the whole search: it takes tens of thousands of reads, each depending on the previous one, and a
 // request takes ten times as long as a read.
 func (p *Process) Find(vptrs ...uint64) (Objects, error) {
 	found, _, err := p.FindShared(0, vptrs...)
@@ -366,7 +366,7 @@ func (s *search) following(at uint64) (uint64, bool) {
 	return 0, false
 }
 
-// part returns the first resident range that ends behind an address, as far as the pages after it are listed.
+// part returns the first resident range that ends behind an address, up to the end of the listed pages.
 func (s *search) part(at uint64) (proc.Region, bool) {
 	if at < s.from || at >= s.to {
 		most := uint64(16)

@@ -42,7 +42,7 @@ func TestDynamicSymbolOfAFileThatChanges(t *testing.T) {
 		}
 		return st
 	}
-	// Older host kernels note changes by their ticks.
+	// Older kernels note changes by their ticks.
 	for before := changed().Ctim; changed().Ctim == before; {
 		if err := os.WriteFile(path, make([]byte, len(b)), 0o600); err != nil {
 			t.Fatal(err)

@@ -288,7 +288,7 @@ var Points = []Point{
 	},
 	{
 		Name: "trace released", Need: Degrades, BPFProgram: "trace_released", Phase: Ends,
-		Without: "a released trace is taken for one that can still be replayed",
+		Without: "a released trace counts as one that can still be replayed",
 		Symbols: releaseMeshTrace,
 	},
 	{

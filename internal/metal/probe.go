@@ -20,7 +20,7 @@ type Probe struct {
 	Skipped uint64
 	// Instruction is the instruction at the probe, for people to read.
 	Instruction string
-	// Emulated: the host kernel emulates the instruction (about half a microsecond) instead of single-stepping it
+	// Emulated: the kernel emulates the instruction (about half a microsecond) instead of single-stepping it
 	// (twenty or more).
 	Emulated bool
 	// Arguments are those of the message, if the probe is where the runtime throws.
@@ -128,7 +128,7 @@ func (l *Library) probe(p *Point, s elfSymbol) (Probe, error) {
 		return Probe{}, err
 	}
 	probe := Probe{Point: p, Symbol: s.Name, Address: s.Value}
-	// The decoder takes endbr64 for a one-byte prefix. Stepping over it changes no argument.
+	// The decoder treats endbr64 as a one-byte prefix. Stepping over it changes no argument.
 	if len(code) >= 4 && slices.Equal(code[:4], endbr64) {
 		probe.Skipped = 4
 		code = code[4:]
@@ -150,7 +150,7 @@ func (l *Library) probe(p *Point, s elfSymbol) (Probe, error) {
 	return probe, nil
 }
 
-// emulated reports whether the host kernel's x86 uprobes emulate an instruction: see push_setup_xol_ops and
+// emulated reports whether the kernel's x86 uprobes emulate an instruction: see push_setup_xol_ops and
 // branch_setup_xol_ops in arch/x86/kernel/uprobes.c.
 func emulated(i x86asm.Inst) bool {
 	for _, p := range i.Prefix {

@@ -181,7 +181,7 @@ func TestCoverFindsEveryPoint(t *testing.T) {
 				t.Errorf("build-id %q", l.BuildID)
 			}
 			if !l.IsRuntime() {
-				t.Error("it is not taken for the runtime")
+				t.Error("it does not count as the runtime")
 			}
 		})
 	}

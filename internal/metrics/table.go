@@ -7,7 +7,7 @@ type metric struct {
 	name, help string
 	labels     []string
 	kind       dto.MetricType
-	index      int // position in all
+	index      int // position in the list of all metrics
 }
 
 //go:generate go test -run TestMetricsAreDocumented -update

@@ -206,7 +206,7 @@ func (x *Exporter) add(pid uint32, b *aggregator.BufferSnapshot, at uint64, coun
 	x.live[bufferKey{pid, b.ID}] = row
 }
 
-// learn takes in a buffer's chips and sizes, as far as they are known.
+// learn notes a buffer's chips and sizes, if they are known.
 func (row *Buffer) learn(b *aggregator.BufferSnapshot) {
 	row.Chips = row.Chips[:0]
 	for _, c := range b.Chips {

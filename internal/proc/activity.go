@@ -14,7 +14,7 @@ import (
 )
 
 // ProcessorTime returns the CPU time of a process, all threads included, or false if there is no such process. The
-// host kernel updates it only when a thread stops running and at its ticks. It alone does not show whether a process
+// kernel updates it only when a thread stops running and at its ticks. It alone does not show whether a process
 // did something: see Activity.
 func ProcessorTime(pid uint32) (time.Duration, bool) {
 	const schedule = 2 // CPUCLOCK_SCHED, of the process
@@ -23,7 +23,7 @@ func ProcessorTime(pid uint32) (time.Duration, bool) {
 
 // Activity shows whether a process did something: its CPU time, its threads (as the sum of their numbers), and how
 // often these stopped running. All three stay the same while it does nothing. CPU time alone does not suffice if the
-// host kernel's clock is coarse, nor on a virtual machine. There the host kernel subtracts steal time, which can be
+// kernel's clock is coarse, nor on a virtual machine. There the kernel subtracts steal time, which can be
 // all the time that a thread ran.
 type Activity struct {
 	Time           time.Duration
@@ -104,7 +104,7 @@ func ThreadTime(tid int) (time.Duration, bool) {
 	return processorClock(^int32(tid)<<3 | schedule)
 }
 
-// FineClock reports whether the host kernel counts CPU time more finely than reading it takes. If its clock only
+// FineClock reports whether the kernel counts CPU time more finely than reading it takes. If its clock only
 // advances at ticks (of a few ms) or stands still now and then, a process can run without any CPU time.
 func FineClock() bool {
 	if !steadyClock() {
@@ -122,15 +122,15 @@ func FineClock() bool {
 	return true
 }
 
-// clockSource names the counter from which the host kernel takes the time.
+// clockSource names the counter from which the kernel takes the time.
 const clockSource = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 
-// steadySources are the clock sources with which the host kernel takes CPU time from the same counter. It uses
+// steadySources are the clock sources with which the kernel takes CPU time from the same counter. It uses
 // another source if that counter is unreliable: then it corrects the time at ticks, and lets it stand still until the
 // next tick if it is ahead (kernel/sched/clock.c).
 var steadySources = []string{"tsc", "arch_sys_counter", "hyperv_clocksource_tsc_page"}
 
-// steady caches the last result until it expires: the host kernel can give up a counter while it runs.
+// steady caches the last result until it expires: the kernel can give up a counter while it runs.
 var steady struct {
 	sync.Mutex
 	is    bool

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What a process did shows, also where the host kernel counts no time for it.
+// What a process did shows, also where the kernel counts no time for it.
 func TestActivity(t *testing.T) {
 	cmd := exec.Command("cat")
 	in, err := cmd.StdinPipe()

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forkNoExec is the host kernel's PF_FORKNOEXEC: the task was forked and has not called
+// forkNoExec is the kernel's PF_FORKNOEXEC: the task was forked and has not called
 // exec since. Its memory began as a copy of its parent's.
 const forkNoExec = 0x40
 
@@ -40,7 +40,7 @@ func stat(pid uint32) (s statFields, err error) {
 		return s, &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer unix.Close(fd)
-	// A line is shorter, and the host kernel returns it with one read. This is done for all processes of a host, and
+	// A line is shorter, and the kernel returns it with one read. This is done for all processes of a host, and
 	// an os.File would take twice as many system calls.
 	var line [2048]byte
 	n, err := unix.Read(fd, line[:])

@@ -107,15 +107,15 @@ func TestForkedFromIsNotTheParentOfAProgram(t *testing.T) {
 	}
 }
 
-// The host kernel's threads have flags as forks have, and no memory.
+// The kernel's threads have flags as forks have, and no memory.
 func TestKernelThreadsAreNoForks(t *testing.T) {
 	const kthreadd = 2
 	s, err := stat(kthreadd)
 	if err != nil || s.flags&kernelThread == 0 {
-		t.Skip("no thread of the host kernel is seen here")
+		t.Skip("no thread of the kernel is seen here")
 	}
 	if Forked(kthreadd) {
-		t.Error("a thread of the host kernel is taken for a fork")
+		t.Error("a thread of the kernel counts as a fork")
 	}
 }
 

@@ -20,7 +20,7 @@ func OpenImage(pid uint32) (*Image, error) {
 }
 
 // Runs reports whether it still runs. The open file belongs to the memory that the process had when it was opened. While
-// that exists, the host kernel refuses to read part of an entry; afterwards it finds the end of the file. It takes no
+// that exists, the kernel refuses to read part of an entry; afterwards it finds the end of the file. It takes no
 // lock of the process's mappings for that, so nobody can make the caller wait.
 func (i *Image) Runs() bool {
 	n, err := unix.Pread(int(i.pagemap.Fd()), make([]byte, 1), 0)

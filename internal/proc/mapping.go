@@ -51,7 +51,7 @@ func eachMapping(pid uint32, visit func(m *mapping) (more bool)) error {
 	return nil
 }
 
-// mapReaders are reused: each process's mappings are read several times. A buffer holds many lines, because the host
+// mapReaders are reused: each process's mappings are read several times. A buffer holds many lines, because the
 // kernel has to find its place again with each read.
 var mapReaders = sync.Pool{New: func() any {
 	return bufio.NewReaderSize(nil, 64<<10) // longer than any line: a path has at most 4096 bytes

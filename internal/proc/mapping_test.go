@@ -24,7 +24,7 @@ func TestMappingsAreTakenApart(t *testing.T) {
 	}
 	for _, line := range []string{"", "x", "1-2 rw-p 0 0:0", "1 rw-p 0 0:0 0", "1-2 rw 0 0:0 0", "1-2 rw-p 0 00 0", "1-g rw-p 0 0:0 0", "1-2 rw-p 0 0:0 z /a"} {
 		if got, ok := parseMapping([]byte(line)); ok {
-			t.Errorf("%q is taken for %+v", line, got)
+			t.Errorf("%q is read as %+v", line, got)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The host kernel locks a process's address space while it changes a mapping, and a user's file system can make that
+// The kernel locks a process's address space while it changes a mapping, and a user's file system can make that
 // wait for ever. A thread that reads the mappings then waits, too; but it can be killed, so it does not keep this
 // program from ending. So a goroutine reads them, and the caller waits no longer than the process's user is allowed.
 
@@ -87,7 +87,7 @@ type mapsChunk struct {
 	err    error
 }
 
-// mapsChunkBytes holds many lines, because the host kernel has to find its place again with each read.
+// mapsChunkBytes holds many lines, because the kernel has to find its place again with each read.
 const mapsChunkBytes = 64 << 10
 
 var mapsChunks = sync.Pool{New: func() any { return new([mapsChunkBytes]byte) }}

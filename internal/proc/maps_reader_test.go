@@ -19,7 +19,7 @@ func TestMappingsThatAreLocked(t *testing.T) {
 		clear(mapsUsers.of) // others of this user are not to be refused
 	})
 	read := func() error {
-		// The newest host kernels list mappings without that lock, not their sizes.
+		// The newest kernels list mappings without that lock, not their sizes.
 		r, err := openMapsFile(pid, "smaps")
 		if err != nil {
 			return err

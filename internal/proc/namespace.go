@@ -28,7 +28,7 @@ var ownPIDNamespace = sync.OnceValues(func() (uint64, error) { return Namespace(
 
 // InnerPID returns a process's PID inside its own PID namespace, or 0 if that is this process's namespace.
 func InnerPID(pid uint32) uint32 {
-	// This is asked for each process that is found, and the host kernel takes long to write a status.
+	// This is asked for each process that is found, and the kernel takes long to write a status.
 	var st unix.Stat_t
 	own, err := ownPIDNamespace()
 	if err == nil && unix.Stat(fmt.Sprintf("/proc/%d/ns/pid", pid), &st) == nil && st.Ino == own {
@@ -45,8 +45,8 @@ func InnerPID(pid uint32) uint32 {
 	return uint32(status.NSpids[len(status.NSpids)-1])
 }
 
-// InHostPIDNamespace reports whether this process is in the host's PID namespace. In another one it finds only that
-// one's processes.
+// InHostPIDNamespace reports whether this process is in the host's PID namespace. In another one it finds only the
+// processes of that namespace.
 func InHostPIDNamespace() (bool, error) {
 	inode, err := Namespace("pid")
 	if err != nil {

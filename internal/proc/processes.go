@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Name returns the host kernel's name of a process, at most 15 bytes, and its start time in ticks since boot. The
+// Name returns the kernel's name of a process, at most 15 bytes, and its start time in ticks since boot. The
 // name is the process's own and untrusted.
 func Name(pid uint32) (name string, started uint64, err error) {
 	s, err := stat(pid)
@@ -54,7 +54,7 @@ func Arguments(pid uint32) ([]string, error) {
 	return args, nil
 }
 
-// maxEnvironment bounds the part of an environment that is read, bytes. The host kernel lets a program start with
+// maxEnvironment bounds the part of an environment that is read, bytes. The kernel lets a program start with
 // less, but a process can claim more.
 const maxEnvironment = 8 << 20
 
@@ -78,7 +78,7 @@ func Environment(pid uint32, name string) string {
 	}
 }
 
-// exiting is the host kernel's PF_EXITING: the task has begun to end. Its exit tracepoint comes later.
+// exiting is the kernel's PF_EXITING: the task has begun to end. Its exit tracepoint comes later.
 const exiting = 4
 
 // Alive reports whether a process has not begun to end: some thread has not. That is mostly the main thread, but
@@ -95,7 +95,7 @@ func Alive(pid uint32) bool {
 // IsGone reports whether an error of reading a process's files in /proc says that there is no such process.
 func IsGone(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) }
 
-// Heir returns a live thread of a process whose main thread has ended; the host kernel still shows the process's
+// Heir returns a live thread of a process whose main thread has ended; the kernel still shows the process's
 // memory under that thread. It is 0 if the main thread lives, or no other does.
 func Heir(pid uint32) uint32 {
 	first, err := stat(pid)
@@ -121,7 +121,7 @@ func heir(pid uint32, first statFields) uint32 {
 	return 0
 }
 
-// Uninterruptible reports whether a thread of this process waits inside the host kernel, for a page for example: not
+// Uninterruptible reports whether a thread of this process waits inside the kernel, for a page for example: not
 // for a CPU, nor for another thread.
 func Uninterruptible(tid int) bool { return threadState(tid) == "D" }
 

@@ -8,7 +8,7 @@ import (
 // Region is a range of a process's address space.
 type Region struct{ Start, End uint64 }
 
-// maxRegions bounds the regions kept: four times the mappings that the host kernel permits by default.
+// maxRegions bounds the regions kept: four times the mappings that the kernel permits by default.
 const maxRegions = 1 << 18
 
 // Writable lists a process's private writable memory, where its objects are, and returns where the heap that ends at

@@ -22,12 +22,12 @@ import (
 // ResidentPages lists which pages of a process are its own: anonymous, and in memory or swapped out.
 type ResidentPages struct {
 	pagemap *os.File
-	// walk: list every virtual page, because the host kernel has no PAGEMAP_SCAN (before Linux 6.7).
+	// walk: list every virtual page, because the kernel has no PAGEMAP_SCAN (before Linux 6.7).
 	walk bool
 	// anonymous, with walk, maps the start of a mapping to its anonymous bytes.
 	anonymous map[uint64]uint64
 	entries   []byte
-	// ranges is written by the host kernel. Its address is inside an argument of a system call, where Go does not see
+	// ranges is written by the kernel. Its address is inside an argument of a system call, where Go does not see
 	// it. So it is pinned, because a growing stack would move.
 	ranges *[64]pageRange
 	pinned runtime.Pinner
@@ -85,7 +85,7 @@ func appendPart(list []Region, r Region) []Region {
 	return append(list, r)
 }
 
-// pageRange is the host kernel's struct page_region; its categories are not requested.
+// pageRange is the kernel's struct page_region; its categories are not requested.
 type pageRange struct {
 	start, end uint64
 	_          uint64
@@ -152,7 +152,7 @@ func (p *ResidentPages) walked(list []Region, r Region) ([]Region, uint64, error
 	return list, end, nil
 }
 
-// anonymousBytes reads how many bytes of each mapping are anonymous, in memory or swapped out. The host kernel finds
+// anonymousBytes reads how many bytes of each mapping are anonymous, in memory or swapped out. The kernel finds
 // that out without visiting absent pages.
 func anonymousBytes(pid uint32) (map[uint64]uint64, error) {
 	f, err := Open(pid, "smaps")

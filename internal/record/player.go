@@ -113,7 +113,7 @@ func (p *Player) next() error {
 	return nil
 }
 
-// follow handles a gap: a recording does not start where the one before it ends.
+// follow handles a gap: a recording does not start where the previous one ends.
 func (p *Player) follow(h *Header) error {
 	how := h.after(&p.current)
 	p.current = *h

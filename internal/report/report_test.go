@@ -174,7 +174,7 @@ Advice
 	}
 }
 
-// A process that executes another program, and a program at the address of one before, are told apart.
+// A process that executes another program is distinguished, and so is a program at an earlier one's address.
 func TestOneAfterTheOther(t *testing.T) {
 	exit := aggregator.Event{Kind: aggregator.ProcessExit, PID: 1, Time: 3 * second}
 	again := opened()
@@ -848,7 +848,7 @@ func TestTimelineIsBounded(t *testing.T) {
 	for i, p := range line {
 		top = max(top, p.Used)
 		if i > 0 && p.At <= line[i-1].At {
-			t.Fatalf("point %d is at %v, the one before at %v", i, p.At, line[i-1].At)
+			t.Fatalf("point %d is at %v, the previous one at %v", i, p.At, line[i-1].At)
 		}
 	}
 	if len(line) > points+1 || len(line) < points/4 || top != r.Memories[0].Peak {

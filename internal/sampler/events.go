@@ -146,7 +146,7 @@ func (p *process) devicesFound(l *look, names inspect.ChipNames, uses func(uint6
 			delete(p.devices, device)
 		}
 	}
-	// The number of a mesh that was just opening or closing could not be read. Keep the one before, to compare it with the
+	// The number of a mesh that was just opening or closing could not be read. Keep the previous number, to compare it with the
 	// next.
 	maps.DeleteFunc(p.managers, func(device, _ uint64) bool { return !openIn(l.scan, device) })
 	maps.Copy(p.managers, l.scan.Managers)

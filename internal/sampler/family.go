@@ -13,7 +13,7 @@ type family struct {
 	round uint                // counts the calls of members
 }
 
-// recheck is how many rounds a known PID is taken for the same process. Then its start time is compared.
+// recheck is how many rounds a known PID counts as the same process. Then its start time is compared.
 const recheck = 8
 
 // relative is a process that was seen, and whether it descends from the root.

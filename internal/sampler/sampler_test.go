@@ -746,7 +746,7 @@ func TestNobodySeen(t *testing.T) {
 	}
 }
 
-// A file in the place of another, with its number, is taken for what it is: a package is upgraded, and the runtime has the number of
+// A file in the place of another, with its number, is recognized: a package is upgraded, and the runtime has the number of
 // a file that was not the runtime, or of another build.
 func TestFileInThePlaceOfAnother(t *testing.T) {
 	other := fixture.Launch(t)
@@ -929,7 +929,7 @@ func TestPIDOfAProcessThatWasAskedFor(t *testing.T) {
 	}
 	release := s.hold()
 	fixture.Do(t, p, "end 0")
-	for at := proc.Ticks(); proc.Ticks() == at; { // by which start times tell them apart
+	for at := proc.Ticks(); proc.Ticks() == at; { // start times distinguish them only then
 		runtime.Gosched()
 	}
 	fixture.Do(t, p, "begin %d", pid)

@@ -337,7 +337,7 @@ func (s *Session) Snapshot() (snapshot *aggregator.Snapshot) {
 
 // Lost counts losses since the beginning, including those whose effect on the accounts was corrected since.
 type Lost struct {
-	// Events is the number of lost events, as far as it is known.
+	// Events is the number of lost events that is known.
 	Events uint64
 	// Any means that something was lost.
 	Any bool

@@ -20,7 +20,7 @@ import (
 // owner is a live process and the segments that it maps.
 type owner struct {
 	started uint64 // clock ticks after boot
-	command string // the host kernel's name of it
+	command string // the kernel's name of it
 	// inner is its PID in its own namespace.
 	inner uint32
 	files map[fileID]bool

@@ -37,7 +37,7 @@ func TestUniqueOf(t *testing.T) {
 	for _, name := range []string{"", "tt_device__memory", "tt_device_-1_memory", "tt_device_01_memory", "tt_device_1_memory.old",
 		"xtt_device_1_memory", "tt_device_99999999999999999999_memory", "tt_device_1", "sm_segment.1"} {
 		if _, ok := UniqueOf(name); ok {
-			t.Errorf("%s is taken for a segment", name)
+			t.Errorf("%s counts as a segment", name)
 		}
 	}
 }
@@ -238,7 +238,7 @@ func TestPIDOfAnotherNamespace(t *testing.T) {
 	}
 }
 
-// Entries of nobody, of which anybody can write as many as he likes, have the host's processes
+// Entries of nobody, of which anybody can write any number, have the host's processes
 // read once in a look, and only while something is new. Nothing is kept of entries that are gone.
 func TestEntriesOfNobody(t *testing.T) {
 	h := newHost(t)

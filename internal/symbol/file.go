@@ -24,7 +24,7 @@ const (
 	maxParsed  = 256 << 20
 	maxSymbols = 32 << 20 // a symbol table
 	maxIndex   = 64 << 20 // .eh_frame_hdr
-	// maxDebug and maxInflated limit a file's debug information: in all, and its compressed sections after inflating. Larger
+	// maxDebug and maxInflated limit a file's debug information: all of it, and compressed sections inflated. Larger
 	// debug information is not read.
 	maxDebug    = 128 << 20
 	maxInflated = 32 << 20

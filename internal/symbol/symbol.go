@@ -3,7 +3,7 @@
 //
 // It only reads files and the memory of processes, and trusts neither. A worker reads the files: a separate process for each
 // user, with limits on memory and time. Naming a stack waits a moment for the worker's answers, and leaves out names that have
-// not arrived by then.
+// not arrived after that.
 package symbol
 
 import (

@@ -252,7 +252,7 @@ func init() {
 	if err := unix.Setrlimit(unix.RLIMIT_DATA, &limit); err != nil {
 		os.Exit(1)
 	}
-	// If memory runs out, the host kernel shall kill a worker before other processes.
+	// If memory runs out, the kernel shall kill a worker before other processes.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
 	// Do not print the Go runtime's message if the worker runs out of memory.
 	if null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0); err == nil {

@@ -258,7 +258,7 @@ func TestRulesAreSentWhole(t *testing.T) {
 		t.Errorf("%+v, %v, %v", got, err, err2)
 	}
 	if err := got.UnmarshalBinary(b[:20]); err == nil {
-		t.Error("a part of a rule is taken for one")
+		t.Error("a part of a rule counts as one")
 	}
 }
 

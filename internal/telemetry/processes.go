@@ -30,7 +30,7 @@ type Process struct {
 	NoContainer bool
 	// InnerPID is its PID in its own PID namespace, 0 if that is the host's.
 	InnerPID uint32
-	// State is the host kernel's name of its first thread's state, such as "sleeping" or "stopped"; "" if unknown.
+	// State is the kernel's name of its first thread's state, such as "sleeping" or "stopped"; "" if unknown.
 	State string
 	// Threads is the number of its threads, Memory its resident host memory in bytes.
 	Threads, Memory Value

@@ -1,4 +1,4 @@
-// Package telemetry reads the driver's and the host kernel's files about chips and the processes that have them open: sysfs,
+// Package telemetry reads the driver's and the kernel's files about chips and the processes that have them open: sysfs,
 // hwmon and procfs. It opens no device: that would raise the chip out of its low-power state, and the driver would count this
 // program as a user. A file can be absent, and reading it can fail during a reset; then its value is unknown.
 package telemetry

@@ -19,7 +19,7 @@ import (
 	"tt-memtrace/internal/proc"
 )
 
-// perfWatch is a watch by perf records: the host kernel writes one for every executable mapping. Each record wakes
+// perfWatch is a watch by perf records: the kernel writes one for every executable mapping. Each record wakes
 // the reader, which costs nothing while no program starts. Records of all data mappings would be too many, so
 // perfWatch polls for mappings of devices.
 type perfWatch struct {
@@ -148,7 +148,7 @@ func (w *perfWatch) Run(ctx context.Context, seen func(pid uint32, at uint64), m
 				w.rings[e.Fd].drain(interesting, missed)
 			}
 		}
-		// A program maps a dozen files as it starts: those that come by then are one wakeup.
+		// A program maps a dozen files as it starts: those that come until then are one wakeup.
 		select {
 		case <-ctx.Done():
 		case <-time.After(perfPause):

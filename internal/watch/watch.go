@@ -34,8 +34,8 @@ type Watcher interface {
 const NotSeen = math.MaxUint64
 
 // Mappings watches for mappings of devices, and of files with the runtime's name or, with anyName, any name. It
-// prefers a BPF program, which does not wake the tracer for other files. If the host kernel permits none on its
-// functions, it uses perf records, for which some host kernels require CAP_SYS_ADMIN and which report devices later.
+// prefers a BPF program, which does not wake the tracer for other files. If the kernel permits none on its
+// functions, it uses perf records, for which some kernels require CAP_SYS_ADMIN and which report devices later.
 // kernel, the BTF cache, can be nil. of is whose devices that polls for; empty means all processes'.
 func Mappings(anyName bool, kernel *btf.Cache, of ...uint32) (Watcher, error) {
 	w, err := watchByProgram(anyName, kernel)
@@ -114,7 +114,7 @@ func (w *programWatch) Run(ctx context.Context, seen func(pid uint32, at uint64)
 	var record ringbuf.Record
 	var known uint64
 	for {
-		// A flush, when the context ends, comes behind all records that are in the ring by then.
+		// A flush, when the context ends, comes behind all records that are in the ring when it comes.
 		err := w.reader.ReadInto(&record)
 		if errors.Is(err, os.ErrClosed) || errors.Is(err, ringbuf.ErrFlushed) && ctx.Err() != nil {
 			return nil

@@ -26,7 +26,7 @@ const (
 	settleEvery = 50 * time.Millisecond
 	// refresh is how often the server is asked for what others hold.
 	refresh = time.Second
-	// chunkBytes are written at once. The host kernel queues so few bytes either whole or not at all, so a server
+	// chunkBytes are written at once. The kernel queues so few bytes either whole or not at all, so a server
 	// never reads part of a record.
 	chunkBytes = 4 << 10
 )
@@ -497,7 +497,7 @@ func (s *forwardConn) correct(device int32, bytes int64) error {
 // correction is the id of corrections, which no circular buffer has.
 const correction = 1<<64 - 1
 
-// freeLeftovers frees what this forwarder, or the one before it, sent to the same server, even if it did not arrive:
+// freeLeftovers frees what this forwarder, or an earlier one, sent to the same server, even if it did not arrive:
 // a free of an unknown id changes nothing. Only the sum of circular buffers has no ids. So these are freed with 0
 // bytes, and then the sum is set to what it was without them.
 func (s *forwardConn) freeLeftovers() error {

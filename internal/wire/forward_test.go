@@ -314,7 +314,7 @@ func TestServersAreAskedForTheirSize(t *testing.T) {
 	eachSize(t, func(t *testing.T, size Size) {
 		o := startOriginal(t, size)
 		if got, err := askSize(t.Context(), o.path); got != size || err != nil {
-			t.Errorf("it is taken for %d: %v", got, err)
+			t.Errorf("it counts as %d: %v", got, err)
 		}
 	})
 	if _, err := askSize(t.Context(), filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
@@ -592,7 +592,7 @@ func TestStateOfNoChange(t *testing.T) {
 	before := w.sent(0)
 	w.deliver(w.state())
 	w.apply(aggregator.Event{Kind: aggregator.Alloc, PID: pid, Device: 1, Buffer: 8888, Size: 10})
-	w.agree(o, limit) // what a state makes be sent is sent by then
+	w.agree(o, limit) // after this, what a state makes be sent was sent
 	if after := w.sent(before.Sent + 1); after.Sent != before.Sent+1 || after.Unplaced != before.Unplaced || after.Unsized != before.Unsized || after.Dropped != 0 {
 		t.Errorf("%+v, before the state %+v", after, before)
 	}

@@ -72,7 +72,7 @@ type programKey struct {
 	pid int32
 }
 
-// programObject is the circular buffers, or the kernel, under one key, summed: clients
+// programObject is the circular buffers, or the TT kernel, under one key, summed: clients
 // use a key again, and each of their messages counts.
 type programObject struct {
 	bytes  uint64
@@ -178,7 +178,7 @@ func (l *ledger) apply(r *report) {
 
 func (r *Record) deviceValid() bool { return r.Device >= 0 && r.Device < maxDevices }
 
-// key is that of a report's object. An ordinary user has no other key than his own.
+// key is that of a report's object. An ordinary user's keys are separate from all others.
 func (l *ledger) key(r *report) bufferKey {
 	k := bufferKey{device: r.Device, uid: r.peer.uid, id: r.ID}
 	if r.peer.trusted {

@@ -84,8 +84,8 @@ func sleeper(t *testing.T, uid uint32) int32 {
 	return int32(c.Process.Pid)
 }
 
-// An ordinary user reports for his own processes, and neither for others' nor for such
-// that do not exist; what others have reported he can neither free nor add to.
+// An ordinary user reports for their own processes alone, not for others' or such that do
+// not exist, and can neither free what others have reported nor add to it.
 func TestOrdinaryUsers(t *testing.T) {
 	s := openServer(t, nil)
 	me, own, roots := int32(os.Getpid()), sleeper(t, ordinary), sleeper(t, 0)
@@ -104,7 +104,7 @@ func TestOrdinaryUsers(t *testing.T) {
 	if got := user.totals(0); got != before {
 		t.Errorf("%+v became %+v", before, got)
 	}
-	// Under the same ids, his own are counted beside them.
+	// Under the same ids, the user's own are counted beside them.
 	user.send(Record{Type: Alloc, Size: 1000, PID: own, ID: 1}, Record{Type: CBAlloc, Size: 500, PID: me, ID: 1}, Record{Type: Alloc, Size: 1, PID: 0, ID: 3})
 	if got := user.totals(0); got != (Totals{DRAM: 1101, CB: 550, Kernel: 20}) {
 		t.Errorf("%+v", got)

@@ -133,7 +133,7 @@ func TestRecordSizeIsInferred(t *testing.T) {
 				got = recordSize(b[:at])
 			}
 			if got != s {
-				t.Fatalf("round %d: records of %d bytes are taken for %d after %d", round, s, got, at)
+				t.Fatalf("round %d: records of %d bytes are read as %d after %d", round, s, got, at)
 			}
 		}
 	}

@@ -99,8 +99,8 @@ const (
 
 // Limits on what a connection may cost.
 const (
-	// sizeWait is how long a client has to be silent before its first bytes are taken
-	// for one whole record.
+	// sizeWait is how long a client has to be silent before its first bytes count
+	// as one whole record.
 	sizeWait = 50 * time.Millisecond
 	// replyTimeout is how long a client may leave an answer unread.
 	replyTimeout = 5 * time.Second
@@ -341,7 +341,7 @@ func (s *Server) device(number int32) Device {
 	return d
 }
 
-// deviceCount is how many devices there are, as far as is known.
+// deviceCount is how many devices are known.
 func (s *Server) deviceCount() int {
 	n := 0
 	if s.o.Tracing != nil {

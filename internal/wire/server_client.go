@@ -122,7 +122,7 @@ func (c *serverClient) take(ended bool) (ok bool) {
 		c.size = recordSize(c.pending)
 	}
 	if c.size == 0 && (c.silent || ended) && !c.eager && Size(len(c.pending)).Valid() {
-		// One record, of this size as far as can be seen: its answer is waited for.
+		// One record, which seems to have this size: the client waits for its answer.
 		c.eager = true
 		c.record(c.pending, Size(len(c.pending)))
 	}

@@ -468,7 +468,7 @@ func TestStatisticsOfTheEnd(t *testing.T) {
 }
 
 // A lone record is answered although more could follow, in its own size, and a
-// second one is taken for what it is.
+// second one is recognized.
 func TestLoneQueries(t *testing.T) {
 	h := host{device: Device{Arch: 2, DRAM: 1 << 30, DRAMBanks: 12, L1: 1 << 20, L1Banks: 64}}
 	for n := range int32(3) {

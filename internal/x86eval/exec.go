@@ -234,7 +234,7 @@ func (m *Machine) exec1(in *inst) error {
 }
 
 // modify replaces the r/m operand by f of it, unless f says not to. The address is
-// that of before f, which may change the registers it is made of.
+// computed before f, which may change the registers it is made of.
 func (m *Machine) modify(in *inst, size int, f func(v uint64, size int) (uint64, bool, error)) error {
 	if !in.mem {
 		r, store, err := f(m.getReg(in, in.rm, size), size)

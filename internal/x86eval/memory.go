@@ -64,7 +64,7 @@ type overlay struct {
 	// marked has a bit, by the lower bits of a line's number, for lines that were written: most memory that is read
 	// was not.
 	marked [64]uint64
-	// The pages of the window's regions, nil where nothing was written; the heap's only as far as it was used.
+	// The pages of the window's regions, nil where nothing was written; the heap's only up to what was used.
 	heapPages  []*page
 	stackPages [stackSize / pageSize]*page
 	tlsPages   [(tlsBelow + tlsAbove) / pageSize]*page

@@ -100,7 +100,7 @@ A *bare uprobe* is an empty program at the same places, which is the least that 
 tt-memtrace's, say only when, who and where, and are thrown away: the least for who sends events to user space. *Bare events* say what
 happened too: the record of an allocation has the fields of its Buffer, as they lie in memory, and a launch is counted in a hash map by what is
 launched. *bpftrace* prints the same arguments into a pipe. An *account in the kernel* is what bcc's memleak keeps: live allocations, sums and stacks in maps, nothing
-sent. memleak itself probes functions of a C library by their names, on their return too, and compiles for the host kernel's headers when
+sent. memleak itself probes functions of a C library by their names, on their return too, and compiles for the kernel's headers when
 it starts: so its account is built here, at the same functions. The *runtime's own tracking* is the account in /dev/shm that it keeps unless configured not to. A *client* is code in the process
 that sends a record for each chip to an allocation server, which here takes records and does nothing with them.`)
 	if len(r.pairs) > 0 {
@@ -370,7 +370,7 @@ Where the time goes:
 		least := middle(s.added("events", "nothing")) / 1000
 		p(`- An allocation and a free on the real runtime are %.1f hits whatever the size of the mesh, so what tracing adds does not grow with
   it: on t3k %.2f µs of it are those of bare uprobes, %.2f with bare records, %.2f with bare events, which read the Buffer by two calls of the
-  host kernel, the one for where its fields are. No tracer that says what was allocated can cost less, so these are what the target is a ratio
+  kernel, the one for where its fields are. No tracer that says what was allocated can cost less, so these are what the target is a ratio
   to: they cost %.2f times as much as bare uprobes. The runtime's own tracking, which grows, adds %.2f µs to the same thread there: bare uprobes
   are %.2f of it, bare events %.2f; of bpftrace bare events are %.2f. The rest is what says whose it is: the process, the build, the point,
   the thread's last devices, and the count by which a loss is known.`,

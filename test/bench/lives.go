@@ -178,7 +178,7 @@ func (r *results) livesPart(p printer) {
 ### With processes that come and go
 
 %d processes, four at a time, each of which opens a device, allocates twice and ends, or executes another program that does so. A *bare look*
-reads once each what the host kernel says of such a process (maps, stat, status, cgroup, cmdline and environ in /proc), and by another process, which
+reads once each what the kernel says of such a process (maps, stat, status, cgroup, cmdline and environ in /proc), and by another process, which
 a page that never comes can block, two pages of its memory: no tracer that knows whose a process is and what chips it opened can do with less.
 Other processes are as many of /bin/true, one after the other.
 

@@ -37,7 +37,7 @@ func (r *results) largeProcess(ctx context.Context, installed *rig.Runtime, coun
 		what, command string
 	}{
 		{"nothing more", ""},
-		{"arrays of 1 GB in all", fmt.Sprint("arrays ", GB)},
+		{"arrays of 1 GB in total", fmt.Sprint("arrays ", GB)},
 		{"of 3 GB", fmt.Sprint("arrays ", 2*GB)},
 		{"of 6 GB", fmt.Sprint("arrays ", 3*GB)},
 		{"and 14 TiB of address space", fmt.Sprint("reserve ", 14<<40)},

@@ -125,7 +125,7 @@ func TestSnapshotsEveryWhile(t *testing.T) {
 	used := 0
 	for i, s := range list {
 		if i > 0 && s.Events < list[i-1].Events {
-			t.Errorf("snapshot %d has %d events, the one before %d", i, s.Events, list[i-1].Events)
+			t.Errorf("snapshot %d has %d events, the previous one %d", i, s.Events, list[i-1].Events)
 		}
 		if len(s.Processes) == 1 && s.Processes[0].Buffers > 0 {
 			used++

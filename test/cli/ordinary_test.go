@@ -90,7 +90,7 @@ func usersRun(t *testing.T, o rig.Options) (p *rig.Prepared, needs []string) {
 	return p, append(strings.Fields(string(prefixes)), scripts, p.Dir)
 }
 
-// What an ordinary user sees of the real runtime in a program that he starts is what its own allocator has, at every
+// What an ordinary user sees of the real runtime in a program that they start is what its own allocator has, at every
 // rest point, and what is recorded beside it reports as much.
 func TestOrdinaryUserSamplesTheRuntime(t *testing.T) {
 	program := ofNobody(t)
@@ -193,7 +193,7 @@ func agree(p process, m rig.Message) bool {
 	return true
 }
 
-// The screen shows an ordinary user what a program that he starts holds, and say that it is sampled.
+// The screen shows an ordinary user what a program that they start holds, and says that it is sampled.
 func TestOrdinaryUserWatchesTheRuntime(t *testing.T) {
 	program := ofNobody(t)
 	p, needs := usersRun(t, rig.Options{Cluster: "n150", Script: rig.Loop, Args: []string{"--seconds", "600"}})
@@ -206,5 +206,5 @@ func TestOrdinaryUserWatchesTheRuntime(t *testing.T) {
 	if _, err := io.WriteString(keys, "q"); err != nil {
 		t.Fatal(err)
 	}
-	s.ends(fine) // with the screen ends what it started, which takes that for a wish
+	s.ends(fine) // what the screen started ends with it, as if the user had asked for that
 }

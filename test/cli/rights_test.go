@@ -171,7 +171,7 @@ func TestRightsAreAskedForAndGranted(t *testing.T) {
 	host.endsAmidOthers()
 }
 
-// A user who was granted the rights traces a run of his own, which gets none of them.
+// A user who was granted the rights traces their own run, which gets none of them.
 func TestOwnRunWithRightsGranted(t *testing.T) {
 	program := ofNobody(t)
 	grant(t, program, strings.Join(capabilities, ",")+"+ep")

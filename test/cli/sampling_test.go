@@ -34,7 +34,7 @@ func sampledByNobody(t *testing.T) (program, driver, commands string) {
 	return program, driver, strings.Join([]string{"open " + library, "mesh 0 1 2", "alloc 64 0 0 0 4096 1024 64", "alloc 64 0 1 0 8192 1024 64", ""}, "\n")
 }
 
-// A user without any rights samples what he starts, with each live command: the numbers are right, and what cannot
+// A user without any rights samples what they start, with each live command: the numbers are right, and what cannot
 // be known is marked.
 func TestSamplingWithoutRights(t *testing.T) {
 	program, driver, commands := sampledByNobody(t)

@@ -282,7 +282,7 @@ func TestStacksAreSwitchedOnTheScreen(t *testing.T) {
 	p.press("x")
 	p.shows("call stacks off")
 	p.until(func(screen string) error {
-		// What the loop holds is allocated anew in each of its rounds.
+		// What the loop holds is allocated again in each of its rounds.
 		if strings.Contains(screen, "loop.py:") || !strings.Contains(screen, "buffers of ") {
 			return errors.New("there are still stacks, or no buffers")
 		}

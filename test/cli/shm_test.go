@@ -39,7 +39,7 @@ func shared(t *testing.T, args ...string) (export.Status, result) {
 
 // Without any rights, the sums of a process on two chips are those that the runtime
 // should have, and what they do not have is not made up. When it is killed, what
-// it leaves is not taken for memory in use.
+// it leaves does not count as memory in use.
 func TestSharedMemoryWithoutRights(t *testing.T) {
 	dir, err := rig.Dir()
 	if err != nil {

@@ -28,7 +28,7 @@ func TestNoSuchProcess(t *testing.T) {
 	contains(t, run(t, failed, "status", "-p", fmt.Sprint(os.Getpid()), "-p", fmt.Sprint(gone.Process.Pid)).err, "no such process")
 }
 
-// A thread's id is not taken for a process's.
+// A thread's id is not accepted as a process's.
 func TestThread(t *testing.T) {
 	mayTrace(t)
 	threads, err := os.ReadDir("/proc/self/task")

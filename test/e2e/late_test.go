@@ -225,7 +225,7 @@ func (tr *trace) sameAs(other *trace, pid int) {
 			tr.t.Errorf("chip %+v and %+v", c, d)
 		}
 		for m := range c.Memory {
-			// Peaks of before the attach are lost.
+			// Peaks before the attach are lost.
 			a, b := c.Memory[m], d.Memory[m]
 			a.PeakRequested, a.PeakReserved = exact.Of(0), exact.Of(0)
 			b.PeakRequested, b.PeakReserved = exact.Of(0), exact.Of(0)
@@ -352,7 +352,7 @@ func TestLossesAreCorrected(t *testing.T) {
 	r := installed(t)
 	tr, reading := lossy(t)
 	w := workload(t, r, rig.Options{Cluster: "t3k", Args: []string{"--steps", "400", "--rest-every", "200", "--threads", "4"}})
-	m := next(t, w, rig.EventRest) // by then the devices were described
+	m := next(t, w, rig.EventRest) // the devices were described before that
 	for !m.Last {
 		tr.sync()
 		reading.Lock()

@@ -56,7 +56,7 @@ def run(args, protocol, ttnn):
         kept.extend(tensors)
         ttnn.generic_op(tensors, descriptor)
 
-    # One for each chip, each twice as large as the one before, up to a limit.
+    # One for each chip, each twice as large as the previous one, up to a limit.
     launch([((c, c), PAGE * 5 * (1 << (i % 4)), 0) for i, c in enumerate(coordinates)])
     protocol.emit("ran", bytes=[[chip, held[chip]] for chip in mesh.chips])
     protocol.command()

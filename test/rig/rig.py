@@ -52,7 +52,7 @@ JAX_PYTHON_VERSIONS = ((3, 12), (3, 13))
 JAX_VERSION = "0.12.*"
 
 # A run's chips get unique ids of its own, for the runtime names files in /dev/shm after them: concurrent
-# runs then keep separate books, and what a run leaves can be told from what others own.
+# runs then keep separate accounts, and what a run leaves can be distinguished from what others own.
 # An id is this tag, the owner's PID, a random number and the chip, from the top bit down (16, 22, 18, 8).
 CHIP_ID_TAG = 0x7474
 RUN_DIR_PREFIX = "tt-memtrace-rig-"

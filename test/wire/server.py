@@ -2,7 +2,7 @@
 """An allocation server for tests, written from docs/protocol.md and nothing else.
 
 It behaves as the original does, faults and all: one size of records, keys without a process, totals of circular
-buffers that only ever add and subtract, short reads taken as whole, EPERM taken for death.
+buffers that only ever add and subtract, short reads taken as whole, EPERM treated as death.
 
   server.py --socket PATH [--size 144] [--devices 256] [-q]
 """

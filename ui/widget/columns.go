@@ -57,7 +57,7 @@ func (t *Columns) Head() text.Line {
 	return out
 }
 
-// Rows returns the lines of the rows from up to to, as far as there are any.
+// Rows returns the lines of those rows from up to to that exist.
 func (t *Columns) Rows(from, to int) []text.Line {
 	from, to = min(from, t.N), min(to, t.N)
 	body := make([]text.Line, to-from)
