@@ -134,12 +134,9 @@ func EmptyUsages() (all [NumMemories]Usage) {
 }
 
 func (a *account) usage(b Banks) Usage {
-	reserved, peaks := exact.Exact, a.peaks.And(a.counted)
-	if a.unreserved > 0 {
-		reserved = exact.AtLeast
-	}
+	peaks := a.peaks.And(a.counted)
 	return Usage{
-		Requested: exact.Of(a.requested), Reserved: exact.Bounded(a.reserved, reserved),
+		Requested: exact.Of(a.requested), Reserved: exact.Sum(a.reserved, a.unreserved == 0),
 		PeakRequested: exact.Peak(a.peakRequested, peaks), PeakReserved: exact.Peak(a.peakReserved, peaks.And(a.reservedPeak)),
 		Buffers: exact.Bounded(a.buffers, a.counted), Unreserved: a.unreserved, Banks: b,
 	}

@@ -40,6 +40,46 @@ func (p *ProcessSnapshot) unread() bool {
 	return p.Late || p.Info.Source == Sampled && p.Agreement.At == 0
 }
 
+// SeenBuffers is the number of live buffers as outputs show it: unknown instead of 0 if some may be hidden, and unknown
+// if only the runtime's own totals are known.
+func (p *ProcessSnapshot) SeenBuffers() exact.Quantity {
+	if p.Info.Source == FromSharedMemory {
+		return exact.Quantity{}
+	}
+	return exact.Of(p.Buffers).Unseen(HiddenOf(p, nil).Buffers)
+}
+
+// SeenCalls are the numbers of allocations and of frees as outputs show them: lower bounds if the process is sampled,
+// had devices open before tracing began, or some were missed.
+func (p *ProcessSnapshot) SeenCalls() (allocs, frees exact.Quantity) {
+	all := true
+	switch p.Info.Source {
+	case FromSharedMemory:
+		return exact.Quantity{}, exact.Quantity{}
+	case Sampled:
+		all = false
+	case Traced:
+		all = !p.Info.Late && !p.Counters.AtLeast && !Affected(p.Reasons, exact.AffectsCalls)
+	}
+	return exact.Sum(p.Counters.Allocs, all), exact.Sum(p.Counters.Frees, all)
+}
+
+// UnsafeCounts is an UnsafeUsage as outputs show it, and how many unsafe buffers were Found since tracing began.
+type UnsafeCounts struct {
+	Buffers, Bytes, Overlapping, OverlappingBytes, Found exact.Quantity
+}
+
+// SeenUnsafe returns the counts as outputs show them: if buffers may be unsafe without being counted, a 0 is unknown.
+func (p *ProcessSnapshot) SeenUnsafe() UnsafeCounts {
+	hidden := p.HidesUnsafe()
+	seen := func(n uint64) exact.Quantity { return exact.Of(n).Unseen(hidden) }
+	u := &p.Unsafe
+	return UnsafeCounts{
+		Buffers: seen(u.Buffers), Bytes: seen(u.Bytes), Overlapping: seen(u.Overlapping),
+		OverlappingBytes: seen(u.OverlappingBytes), Found: seen(p.Counters.Unsafe),
+	}
+}
+
 // HidesUnsafe reports whether buffers of the process may be unsafe under traces that do not count as unsafe.
 func (p *ProcessSnapshot) HidesUnsafe() bool {
 	return p.Info.Source != Traced || p.unread() || Affected(p.Reasons, exact.AffectsUnsafe)

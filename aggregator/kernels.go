@@ -51,12 +51,7 @@ type Kernel struct {
 }
 
 // Size is how much of the file is loaded, bytes.
-func (k *Kernel) Size() exact.Quantity {
-	if !k.Sized {
-		return exact.Bounded(k.Bytes, exact.AtLeast)
-	}
-	return exact.Of(k.Bytes)
-}
+func (k *Kernel) Size() exact.Quantity { return exact.Sum(k.Bytes, k.Sized) }
 
 // OnCores is its bytes times the cores that it runs on, if both are known.
 func (k *Kernel) OnCores() (bytes uint64, known bool) {
@@ -104,10 +99,26 @@ func sumOf(list [NumKernelTypes]uint64, all bool) exact.Quantity {
 	for _, n := range list {
 		sum += n
 	}
-	if !all {
-		return exact.Bounded(sum, exact.AtLeast)
+	return exact.Sum(sum, all)
+}
+
+// KernelCounts is a KernelUsage as outputs show it: what may be hidden is unknown, not 0.
+type KernelCounts struct {
+	Programs, Bytes, OnCores, DRAMCopies, DRAMBytes exact.Quantity
+	Binaries                                        [NumKernelTypes]exact.Quantity
+}
+
+// Seen returns the counts as outputs show them: if h says that programs may be hidden, a 0 is unknown.
+func (u *KernelUsage) Seen(h Hidden) KernelCounts {
+	seen := func(q exact.Quantity) exact.Quantity { return q.Unseen(h.Programs) }
+	counts := KernelCounts{
+		Programs: seen(exact.Of(u.Programs)), Bytes: seen(u.Size()), OnCores: seen(u.OnCores()),
+		DRAMCopies: seen(exact.Of(u.DRAMCopies)), DRAMBytes: seen(exact.Of(u.DRAMBytes)),
 	}
-	return exact.Of(sum)
+	for t, n := range u.Binaries {
+		counts.Binaries[t] = seen(exact.Of(n))
+	}
+	return counts
 }
 
 func (u *KernelUsage) count(k *Kernel, added bool) {

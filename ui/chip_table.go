@@ -176,11 +176,8 @@ func chipColumns(d *data, o settings, hs aggregator.Hiders, memories []memoryCol
 		kernels := widget.Column{Title: text.Title.Line("KERNELS"), Right: true, Gap: 2, Least: 9}
 		for i := range s.Chips {
 			k := &s.Chips[i].Kernel
-			cell := o.bytesOf(k.Size())
-			if !k.Size().Some() && (d.totalsOnly() || hs.On(&s.Chips[i]).Programs) {
-				cell = text.Faint.Line(g.Unknown)
-			}
-			kernels.Cells = append(kernels.Cells, cell)
+			bytes := k.Seen(hs.On(&s.Chips[i])).Bytes
+			kernels.Cells = append(kernels.Cells, o.bytesOf(bytes.Unseen(d.totalsOnly())))
 		}
 		columns = append(columns, kernels)
 	}

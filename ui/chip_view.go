@@ -50,8 +50,9 @@ func newChipView(s *state) *chipView {
 			amountField(s, "L1_SMALL", 3, hide, aggregator.L1Small), amountField(s, "TRACE", 4, hide, aggregator.Trace),
 			widget.Field[chipShare]{Name: programsTitle, Right: true, Least: 9, Rank: 1, Order: mostFirst(func(r *chipShare) exact.Quantity { return r.CB.Physical }),
 				Cell: func(r *chipShare) text.Line { return s.amountCell(programsOf(r.CB, hide(r))) }},
-			unless(s, func(r *chipShare) bool { return onlyTotals(r) || !r.Kernel.Size().Some() && hide(r).Programs }, widget.Field[chipShare]{Name: "KERNELS", Right: true, Least: 9, Rank: 5, Order: mostFirst(func(r *chipShare) exact.Quantity { return r.Kernel.Size() }),
-				Cell: func(r *chipShare) text.Line { return s.settings.bytesOf(r.Kernel.Size()) }}),
+			unless(s, onlyTotals, widget.Field[chipShare]{Name: "KERNELS", Right: true, Least: 9, Rank: 5,
+				Order: mostFirst(func(r *chipShare) exact.Quantity { return r.Kernel.Size() }),
+				Cell:  func(r *chipShare) text.Line { return s.settings.bytesOf(r.Kernel.Seen(hide(r)).Bytes) }}),
 			unless(s, func(r *chipShare) bool { return onlyTotals(r) || buffers(&r.Memory) == 0 && hide(r).Buffers }, countField(s, "BUFFERS", 2, func(r *chipShare) uint64 { return buffers(&r.Memory) })),
 			unless(s, func(r *chipShare) bool {
 				return onlyTotals(r) || programsIn(r) == 0 && hide(r).Programs
@@ -432,7 +433,7 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 		out = append(out, text.Plain.Line(" "+l))
 	}
 	k := &c.Kernel
-	words := []string{"kernels: " + dot(v.settings.bytesOf(k.Size().Unseen(h.Programs)))}
+	words := []string{"kernels: " + dot(v.settings.bytesOf(k.Seen(h).Bytes))}
 	if bytes := k.OnCores(); bytes.Some() {
 		words = append(words, "times their cores "+dot(v.settings.bytesOf(bytes)))
 	}

@@ -59,7 +59,7 @@ type entry struct {
 	process *aggregator.ProcessSnapshot
 	chip    *aggregator.ChipSnapshot
 	amounts []amount
-	buffers uint64
+	buffers exact.Quantity
 	// ended means that the process has exited, and the amounts are its peaks.
 	ended bool
 	// last means that this is the last row of its process.
@@ -79,12 +79,15 @@ func entries(d *data, o settings, expanded func(processID) bool) []entry {
 			continue
 		}
 		part := func(kind rowKind, c *aggregator.ChipSnapshot, memory *[aggregator.NumMemories]aggregator.Usage) {
-			e := entry{key: row.key, process: p, chip: c, buffers: buffers(memory), ended: row.ended}
+			e := entry{key: row.key, process: p, chip: c, ended: row.ended}
 			e.key.kind = kind
 			if c != nil {
 				e.key.chip = c.Chip
 			}
 			h := aggregator.HiddenOf(p, c)
+			if p.Info.Source != aggregator.FromSharedMemory {
+				e.buffers = exact.Of(buffers(memory)).Unseen(h.Buffers)
+			}
 			for _, m := range shownMemories() {
 				e.amounts = append(e.amounts, o.amountOf(memory[m], h))
 			}
@@ -115,7 +118,7 @@ func (e *entry) branch(g text.Glyphs) string {
 }
 
 func (o settings) processEntry(p *aggregator.ProcessSnapshot, ended bool) entry {
-	e := entry{key: rowKey{process: idOf(p), kind: processRow}, process: p, amounts: o.processAmounts(p), buffers: p.Buffers, ended: ended}
+	e := entry{key: rowKey{process: idOf(p), kind: processRow}, process: p, amounts: o.processAmounts(p), buffers: p.SeenBuffers(), ended: ended}
 	if ended {
 		e.key.since = p.Since
 	}
@@ -328,16 +331,15 @@ func processColumns(d *data, o settings, list []entry, short bool, g text.Glyphs
 	columns = append(columns, growthColumns(d, o, whole)...)
 	columns = append(columns,
 		add(byBuffers, "BUFFERS", true, 0, func(e *entry) text.Line {
-			if e.buffers == 0 && aggregator.HiddenOf(e.process, e.chip).Buffers {
-				return text.Faint.Line(g.Unknown)
-			}
-			return counted(e.process, e.buffers, o, g)
+			return counted(e.buffers, o, g)
 		}),
 		whole(byAllocs, "ALLOCS", 7, func(p *aggregator.ProcessSnapshot) text.Line {
-			return countedAll(p, p.Counters.Allocs, o, g)
+			allocs, _ := p.SeenCalls()
+			return counted(allocs, o, g)
 		}),
 		whole(byFrees, "FREES", 7, func(p *aggregator.ProcessSnapshot) text.Line {
-			return countedAll(p, p.Counters.Frees, o, g)
+			_, frees := p.SeenCalls()
+			return counted(frees, o, g)
 		}),
 		whole(byRate, rate, 6, func(p *aggregator.ProcessSnapshot) text.Line {
 			if ended {
@@ -380,30 +382,22 @@ func exitCell(e *aggregator.Exit, g text.Glyphs) text.Line {
 	return text.Faint.Line("0")
 }
 
-// counted returns a number of buffers or calls; unknown if only the runtime's own totals are known.
-func counted(p *aggregator.ProcessSnapshot, n uint64, o settings, g text.Glyphs) text.Line {
-	if p.Info.Source == aggregator.FromSharedMemory {
+// counted returns a number of buffers or calls.
+func counted(q exact.Quantity, o settings, g text.Glyphs) text.Line {
+	n, bound := q.Value()
+	if bound == exact.Unknown {
 		return text.Faint.Line(g.Unknown)
 	}
-	return text.Plain.Line(text.Count(n, o.Exact))
+	return text.Plain.Line(signOf(q, g) + text.Count(n, o.Exact))
 }
 
-// countedAll returns a number of calls, with a sign if some may not have been seen.
-func countedAll(p *aggregator.ProcessSnapshot, n uint64, o settings, g text.Glyphs) text.Line {
-	sign := countsAtLeast(p, g)
-	if n == 0 && sign != "" {
-		return text.Faint.Line(g.Unknown)
+// digitsOf returns a number of calls in full.
+func digitsOf(q exact.Quantity, g text.Glyphs) string {
+	n, bound := q.Value()
+	if bound == exact.Unknown {
+		return g.Unknown
 	}
-	return append(text.Plain.Line(sign), counted(p, n, o, g)...)
-}
-
-// countsAtLeast returns the sign before a process's counts of allocations and frees if they are lower bounds: it is
-// sampled, it had devices open before tracing began, or some were missed. It is "" for exact counts.
-func countsAtLeast(p *aggregator.ProcessSnapshot, g text.Glyphs) string {
-	if p.Info.Source == aggregator.Traced && (p.Info.Late || p.Counters.AtLeast || aggregator.Affected(p.Reasons, exact.AffectsCalls)) {
-		return g.AtLeast
-	}
-	return atLeast(p, g)
+	return signOf(q, g) + text.Digits(n)
 }
 
 // atLeast returns the sign before rates of a process that are lower bounds; "" for exact rates.

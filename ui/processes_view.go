@@ -239,8 +239,10 @@ func (v *holders) detail(r *holder) []text.Line {
 		out = append(out, v.reasonLines(p.Reasons)...)
 		add("chips", chipRanges(p.Chips))
 		add("runtime", runtimeOf(p, v.settings))
-		c, least := &p.Counters, countsAtLeast(p, text.GlyphSet(v.settings.ASCII))
-		add("allocations", fmt.Sprintf("%s%s, freed %s%s, with their allocator %s", least, text.Digits(c.Allocs), least, text.Digits(c.Frees), text.Digits(c.ImplicitFrees)))
+		c, g := &p.Counters, text.GlyphSet(v.settings.ASCII)
+		allocs, frees := p.SeenCalls()
+		add("allocations", fmt.Sprintf("%s, freed %s, with their allocator %s",
+			digitsOf(allocs, g), digitsOf(frees, g), text.Digits(c.ImplicitFrees)))
 		if c.Launches+c.Replays > 0 {
 			launches := text.Digits(c.Launches)
 			if c.UnknownLaunches > 0 {

@@ -56,8 +56,10 @@ func (f *frame) summary() {
 	name = "processes"
 	for _, x := range processes[:min(len(processes), summarized)] {
 		amounts := o.processAmounts(x)
+		allocs, _ := x.SeenCalls()
 		add(name, text.Line{text.Strong.Span(fmt.Sprintf("%d ", x.PID)), text.Plain.Span(text.Clip(text.Command(x.Info.Command, o.ASCII), 40, g.Dots)),
-			text.Faint.Span(fmt.Sprintf("  DRAM %s, L1 %s, %s%s allocations", f.amountCell(amounts[metricDRAM]), f.amountCell(amounts[metricL1]), countsAtLeast(x, g), text.Digits(x.Counters.Allocs)))})
+			text.Faint.Span(fmt.Sprintf("  DRAM %s, L1 %s, %s allocations",
+				f.amountCell(amounts[metricDRAM]), f.amountCell(amounts[metricL1]), digitsOf(allocs, g)))})
 		name = ""
 	}
 	if n := len(processes) - summarized; n > 0 {

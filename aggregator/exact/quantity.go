@@ -66,6 +66,14 @@ func Bounded(n uint64, b Bound) Quantity {
 	return Peak(n, b)
 }
 
+// Sum returns n, the sum of the known parts of a number: exact if these are all, otherwise a lower bound.
+func Sum(n uint64, all bool) Quantity {
+	if !all {
+		return Bounded(n, AtLeast)
+	}
+	return Of(n)
+}
+
 // Peak returns a quantity with a bound that Doubt returns even if the number is 0.
 func Peak(n uint64, b Bound) Quantity { return Quantity{n, uint8(Unknown - min(b, Unknown))} }
 

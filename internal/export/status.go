@@ -438,8 +438,10 @@ func statusProcess(p aggregator.ProcessSnapshot, wall func(uint64) *time.Time) S
 		Found: p.Agreement.Found, Repaired: p.Agreement.Repaired, Chips: []StatusChip{}, NotCovered: []string{},
 	}
 	if p.Info.Source == aggregator.Traced {
-		u, hidden := &p.Unsafe, p.HidesUnsafe()
-		sp.Unsafe = &StatusUnsafe{seen(u.Buffers, hidden), seen(u.Bytes, hidden), seen(u.Overlapping, hidden), seen(u.OverlappingBytes, hidden), seen(p.Counters.Unsafe, hidden)}
+		u := p.SeenUnsafe()
+		sp.Unsafe = &StatusUnsafe{
+			Exactly(u.Buffers), Exactly(u.Bytes), Exactly(u.Overlapping), Exactly(u.OverlappingBytes), Exactly(u.Found),
+		}
 	}
 	sp.ExitStatus, sp.ExitSignal = ExitOf(p.Exit)
 	sp.LastLaunch = wall(p.LastLaunch)
@@ -453,7 +455,7 @@ func statusProcess(p aggregator.ProcessSnapshot, wall func(uint64) *time.Time) S
 		sp.Replays = &p.Counters.Replays
 	}
 	if p.Info.Source != aggregator.FromSharedMemory {
-		sp.Buffers = seen(p.Buffers, aggregator.HiddenOf(&p, nil).Buffers)
+		sp.Buffers = Exactly(p.SeenBuffers())
 		sp.Allocs, sp.Frees = &p.Counters.Allocs, &p.Counters.Frees
 	}
 	if p.Info.NotCovered != "" {
@@ -483,9 +485,6 @@ func Exactly(q exact.Quantity) *uint64 {
 	return nil
 }
 
-// seen is a count as JSON has it: nil if it is 0 and something may be hidden from it.
-func seen(n uint64, hidden bool) *uint64 { return Exactly(exact.Of(n).Unseen(hidden)) }
-
 // peak is a peak as JSON has it: nil if it is unknown, which is a lower bound too, otherwise with its bound beside it.
 func peak(q exact.Quantity) (number *uint64, atLeast, uncertain bool) {
 	n, b := q.Value()
@@ -509,7 +508,7 @@ func statusChip(c aggregator.ChipSnapshot, h aggregator.Hidden, wall func(uint64
 	if c.CB.TotalsOnly() {
 		sc.CBSum = Exactly(c.CB.Physical)
 	} else {
-		programs, kernels := statusPrograms(c.CB.Seen(h)), statusKernels(c.Kernel, h.Programs)
+		programs, kernels := statusPrograms(c.CB.Seen(h)), statusKernels(c.Kernel.Seen(h))
 		kernels.Ring = statusRing(c.ConfigRing)
 		sc.Programs, sc.Kernels = &programs, &kernels
 	}
@@ -535,14 +534,13 @@ func statusPrograms(u aggregator.CBUsage) StatusPrograms {
 	return sp
 }
 
-func statusKernels(u aggregator.KernelUsage, hidden bool) StatusKernels {
-	sk := StatusKernels{
-		Programs: seen(u.Programs, hidden), Application: seen(u.Binaries[aggregator.ApplicationKernel], hidden),
-		Fabric: seen(u.Binaries[aggregator.FabricKernel], hidden), Dispatch: seen(u.Binaries[aggregator.DispatchKernel], hidden),
-		DRAMCopies: seen(u.DRAMCopies, hidden), DRAMBytes: seen(u.DRAMBytes, hidden),
+func statusKernels(u aggregator.KernelCounts) StatusKernels {
+	return StatusKernels{
+		Programs: Exactly(u.Programs), Application: Exactly(u.Binaries[aggregator.ApplicationKernel]),
+		Fabric: Exactly(u.Binaries[aggregator.FabricKernel]), Dispatch: Exactly(u.Binaries[aggregator.DispatchKernel]),
+		DRAMCopies: Exactly(u.DRAMCopies), DRAMBytes: Exactly(u.DRAMBytes),
+		Bytes: Exactly(u.Bytes), BytesOnCores: Exactly(u.OnCores),
 	}
-	sk.Bytes, sk.BytesOnCores = Exactly(u.Size().Unseen(hidden)), Exactly(u.OnCores().Unseen(hidden))
-	return sk
 }
 
 func statusRing(r aggregator.ConfigRing) *StatusConfigRing {

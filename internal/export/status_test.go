@@ -298,11 +298,11 @@ func FuzzTextIsInert(f *testing.F) {
 func TestKernelsOfUnknownSizeOrCores(t *testing.T) {
 	known := aggregator.KernelUsage{Binaries: [aggregator.NumKernelTypes]uint64{2, 1}, Bytes: [aggregator.NumKernelTypes]uint64{30, 4},
 		CoreBytes: [aggregator.NumKernelTypes]uint64{300, 8}, WithCores: 3}
-	if k := statusKernels(known, false); k.Bytes == nil || *k.Bytes != 34 || k.BytesOnCores == nil || *k.BytesOnCores != 308 {
+	if k := statusKernels(known.Seen(aggregator.Hidden{})); k.Bytes == nil || *k.Bytes != 34 || k.BytesOnCores == nil || *k.BytesOnCores != 308 {
 		t.Errorf("%+v", k)
 	}
 	known.WithCores = 2
-	if k := statusKernels(known, false); k.Bytes == nil || k.BytesOnCores != nil {
+	if k := statusKernels(known.Seen(aggregator.Hidden{})); k.Bytes == nil || k.BytesOnCores != nil {
 		t.Errorf("with one on unknown cores: %+v", k)
 	}
 }

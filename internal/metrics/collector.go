@@ -169,7 +169,7 @@ type memory struct {
 
 // programs sends what a chip's programs take.
 func (s *scrape) programs(c *aggregator.ChipSnapshot, l labels, h aggregator.Hidden) {
-	cb, hidden := c.CB.Seen(h), h.Programs
+	cb, kernels := c.CB.Seen(h), c.Kernel.Seen(h)
 	s.exactly(cbPhysical, l, cb.Physical)
 	s.exactly(cbLogical, l, cb.Logical)
 	s.exactly(cbPeakPhysical, l, cb.PeakPhysical)
@@ -180,13 +180,13 @@ func (s *scrape) programs(c *aggregator.ChipSnapshot, l labels, h aggregator.Hid
 	s.exactly(cbBuffers, l.with("kind", "circular"), cb.Circular)
 	s.exactly(cbBuffers, l.with("kind", "dataflow"), cb.Dataflow)
 	s.exactly(cbBuffers, l.with("kind", "global"), cb.Global)
-	s.seen(kernelPrograms, l, c.Kernel.Programs, hidden)
-	for t, n := range c.Kernel.Binaries {
-		s.seen(kernelBinaries, l.with("type", aggregator.KernelType(t).String()), n, hidden)
+	s.exactly(kernelPrograms, l, kernels.Programs)
+	for t, n := range kernels.Binaries {
+		s.exactly(kernelBinaries, l.with("type", aggregator.KernelType(t).String()), n)
 	}
-	s.exactly(kernelBytes, l, c.Kernel.Size().Unseen(hidden))
-	s.seen(kernelCopies, l, c.Kernel.DRAMCopies, hidden)
-	s.seen(kernelCopied, l, c.Kernel.DRAMBytes, hidden)
+	s.exactly(kernelBytes, l, kernels.Bytes)
+	s.exactly(kernelCopies, l, kernels.DRAMCopies)
+	s.exactly(kernelCopied, l, kernels.DRAMBytes)
 }
 
 // maxLibraries bounds the number of runtime builds with series of their own.

@@ -144,11 +144,11 @@ const manySpaces = math.MaxUint32
 
 // offChip sends what belongs to a process, or to the sum of some, and to no single chip.
 func (s *scrape) offChip(l labels, p *aggregator.ProcessSnapshot, h aggregator.Hidden) {
-	s.seen(processBuffers, l, p.Buffers, h.Buffers)
+	s.exactly(processBuffers, l, exact.Of(p.Buffers).Unseen(h.Buffers))
 	if p.HostMemory.Bytes > 0 {
 		s.count(processHost, l, p.HostMemory.Bytes)
 	}
-	s.exactly(processKernels, l, p.Kernel.Size().Unseen(h.Programs))
+	s.exactly(processKernels, l, p.Kernel.Seen(h).Bytes)
 	for m := range p.Unplaced {
 		if u := &p.Unplaced[m]; u.Buffers.Some() {
 			s.exactly(processUnplaced, l.with("memory", name(aggregator.Memory(m))), u.Requested)

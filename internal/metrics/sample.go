@@ -102,11 +102,6 @@ func (s *scrape) exactly(m metric, l labels, q exact.Quantity) {
 	}
 }
 
-// seen sends a count, unless it is 0 and what it counts may be there all the same.
-func (s *scrape) seen(m metric, l labels, value uint64, hidden bool) {
-	s.exactly(m, l, exact.Of(value).Unseen(hidden))
-}
-
 // sorted returns the families that have a value, by name.
 func (s *scrape) sorted() []*dto.MetricFamily {
 	var list []*dto.MetricFamily
