@@ -24,7 +24,7 @@ type Scan struct {
 
 	// Closed are devices that have closed. Another device in Devices may have opened at such an address since.
 	Closed []uint64
-	// Devices are open devices, as far as they could be read.
+	// Devices are the open devices that could be read.
 	Devices []ScannedDevice
 	// Live are all allocators that exist, if LiveRead: others have ended.
 	Live     []uint64

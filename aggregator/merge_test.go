@@ -112,7 +112,7 @@ func TestAfterAPartialComparisonTheProcessStaysSuspect(t *testing.T) {
 	}
 }
 
-// everything is a scan of process 1 with an object of each kind, and what the accounts of before differ in.
+// everything is a scan of process 1 with an object of each kind, and what the earlier accounts differ in.
 func everything() (before []Event, scan Scan) {
 	const stays, closes, opens = 1, 2, 3
 	before = []Event{

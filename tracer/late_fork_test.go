@@ -52,7 +52,7 @@ func forkedBeforeProbesAreAttached(t *testing.T, o Options, silent bool) {
 		want++
 	}
 	s := tr.process(child)
-	// Its parent can have opened and closed the device before, as far as is known until the child uses it.
+	// Its parent may have opened and closed the device before: that is unknown until the child uses it.
 	marked := slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool {
 		return !silent || r.Code != exact.ReasonForked
 	})
