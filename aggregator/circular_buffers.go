@@ -178,7 +178,7 @@ func (c Core) before(d Core) bool { return cmp.Or(cmp.Compare(c.Y, d.Y), cmp.Com
 
 // Add sums the use of several processes, or of several chips.
 func (u *CBUsage) Add(o *CBUsage) {
-	// Of unknown sizes, no core is known to be busier.
+	// If sizes are unknown, no core is known to be busier.
 	busiest, other := u.BusiestBytes.WithoutBound(), o.BusiestBytes.WithoutBound()
 	if other > busiest || other == busiest && o.Busiest.before(u.Busiest) {
 		u.Busiest = o.Busiest

@@ -10,7 +10,7 @@ import (
 // frees its buffer a second time. If another buffer has its block then, the second free releases that buffer's
 // block: the allocator knows only addresses.
 
-// released are the buffers of a process whose allocator freed them all at once, and whose own free may follow.
+// released are the buffers of a process whose allocator freed them all together, and whose own free may follow.
 type released struct {
 	blocks map[uint64]block // by buffer
 	claims map[block]*claim

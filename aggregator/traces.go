@@ -40,7 +40,7 @@ type Extent struct {
 
 // Capture describes the capture of a trace.
 type Capture struct {
-	// Extents of the buffers that were allocated meanwhile.
+	// Extents of the buffers that were allocated during the capture.
 	Extents []Extent `rec:"Extents"`
 	// Cut: there were more.
 	Cut bool `rec:"Cut"`

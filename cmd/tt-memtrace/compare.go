@@ -38,7 +38,7 @@ func (c *comparison) equal() bool {
 }
 
 const (
-	// If numbers differ, they are read up to compareTries times, compareEvery apart: processes continue to run meanwhile, and
+	// If numbers differ, they are read up to compareTries times, compareEvery apart: processes continue to run, and
 	// the runtime updates its number for circular buffers at most ten times a second.
 	compareTries = 6
 	compareEvery = 150 * time.Millisecond

@@ -69,7 +69,7 @@ func (s *statusLine) every(text func() string) (stop func()) {
 }
 
 // progress shows how much of the recordings was read, until stop is called. It does nothing if the command writes to the same
-// terminal meanwhile.
+// terminal.
 func (l *live) progress() (stop func()) {
 	if l.player == nil || l.quiet || l.silent || l.ofSeveral || l.prints && term.IsTerminal(int(os.Stdout.Fd())) {
 		return func() {}

@@ -179,7 +179,7 @@ func (t *targets) beside(l *live, command []string) (*live, error) {
 	return l, nil
 }
 
-// untilAsked tells the user of a command that prints nothing meanwhile what it waits for: ^C or, with PIDs, the end of these
+// untilAsked tells the user of a command that prints nothing what it waits for: ^C or, with PIDs, the end of these
 // processes. A recording or a traced command ends by itself.
 func (t *targets) untilAsked(l *live, doing string) {
 	switch {

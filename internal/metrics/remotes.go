@@ -10,7 +10,7 @@ import (
 )
 
 // Limits for each remote address, so that one cannot use up those for all together. Of its
-// connections some wait for their turn, those beyond are closed at once. Users of one host
+// connections some wait for their turn, those beyond are closed immediately. Users of one host
 // are one remote.
 const (
 	remoteAtOnce    = 8

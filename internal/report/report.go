@@ -211,10 +211,10 @@ type Site struct {
 	// Age of the oldest and of the youngest, seconds; absent where it was allocated before tracing began.
 	Oldest   *float64 `json:"oldest_seconds,omitempty"`
 	Youngest *float64 `json:"youngest_seconds,omitempty"`
-	// Of not_freed: how many their process's exit released, and how many their device's close did.
+	// For buffers left at the end: how many process exit released, and how many device close did.
 	AtExit  uint64 `json:"at_exit,omitempty"`
 	AtClose uint64 `json:"at_close,omitempty"`
-	// Of churn: how many were freed, their mean lifetime, and the most that were live at a time.
+	// For churn: how many were freed, their mean lifetime, and the most that were live at the same time.
 	Freed    uint64   `json:"freed,omitempty"`
 	MeanLife *float64 `json:"mean_lifetime_seconds,omitempty"`
 	Most     uint64   `json:"peak_buffers,omitempty"`

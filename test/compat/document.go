@@ -255,7 +255,7 @@ func devices(r *metal.Report) string {
 
 // points writes where each point is found.
 func (d *document) points(list []Release) {
-	d.print("\n## Points\n\nEach is the entry of a function, on an instruction that the kernel emulates: none is single-stepped. Buffers are seen by the graph\ntracker. Where its two functions are missing, the first of two other ways is taken that a build has whole: by observers of the\nwhole process, which no release has yet, or by the allocator, which all have.\n\n")
+	d.print("\n## Points\n\nEach is the entry of a function, on an instruction that the kernel emulates: none is single-stepped. Buffers are seen by the graph\ntracker. If its two functions are missing, the first of two other ways is taken that a build has whole: by observers of the\nwhole process, which no release has yet, or by the allocator, which all have.\n\n")
 	d.print("| point | need | without it | function | releases |\n|---|---|---|---|---|\n")
 	for i := range metal.Points {
 		point := &metal.Points[i]
@@ -293,7 +293,7 @@ func (d *document) points(list []Release) {
 
 // reservedSizes writes what it takes to compute what a buffer takes of each bank.
 func (d *document) reservedSizes(list []Release) {
-	d.print("\n## Reserved sizes\n\nWhat a buffer takes of each bank is computed from its record, and from four numbers of its allocator's memory. Where that fails for a buffer,\n*bank space taken* is probed from then on.\n\n")
+	d.print("\n## Reserved sizes\n\nWhat a buffer takes of each bank is computed from its record, and from four numbers of its allocator's memory. If that fails for a buffer,\n*bank space taken* is probed from then on.\n\n")
 	d.print("| releases | a list of blocks rounds by what it has at | bytes of a sharded buffer's fields |\n|---|---|---|\n")
 	for _, row := range ranges(list, func(r Release) string {
 		s, err := d.reports[r.BuildID].Library.ReservedSizes()
