@@ -119,7 +119,7 @@ func onCores(p aggregator.PerCore) string {
 	var list []string
 	for core, address := range p.All() {
 		if len(list) == most {
-			list = append(list, fmt.Sprintf("and others on %d cores", p.Cores()-most))
+			list = append(list, "and others on "+plural.Of(p.Cores()-most, "core"))
 			break
 		}
 		list = append(list, fmt.Sprintf("%s of core (%d,%d)", text.Hex(address), core.X, core.Y))

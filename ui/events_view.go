@@ -326,7 +326,7 @@ func (e *events) Compose(w, h int) widget.Picture {
 		e.Note = "following"
 	}
 	if e.missed > 0 {
-		e.Note = text.Digits(e.missed) + " events not shown  " + e.Note
+		e.Note = text.Digits(e.missed) + " " + plural.Word(e.missed, "event") + " not shown  " + e.Note
 	}
 	return e.Table.Compose(w, h)
 }

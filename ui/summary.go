@@ -58,8 +58,9 @@ func (f *frame) summary() {
 		amounts := o.processAmounts(x)
 		allocs, _ := x.SeenCalls()
 		add(name, text.Line{text.Strong.Span(fmt.Sprintf("%d ", x.PID)), text.Plain.Span(text.Clip(text.Command(x.Info.Command, o.ASCII), 40, g.Dots)),
-			text.Faint.Span(fmt.Sprintf("  DRAM %s, L1 %s, %s allocations",
-				f.amountCell(amounts[metricDRAM]), f.amountCell(amounts[metricL1]), digitsOf(allocs, g)))})
+			text.Faint.Span(fmt.Sprintf("  DRAM %s, L1 %s, %s %s",
+				f.amountCell(amounts[metricDRAM]), f.amountCell(amounts[metricL1]), digitsOf(allocs, g),
+				plural.Word(allocs.WithoutBound(), "allocation", "allocations")))})
 		name = ""
 	}
 	if n := len(processes) - summarized; n > 0 {
@@ -73,9 +74,9 @@ func (f *frame) summary() {
 	}
 	add("failures", failures)
 	c := &s.Counters
-	lost := text.Plain.Line(text.Digits(c.Events) + " " + plural.Word(c.Events, "event", "events") + ", none lost")
+	lost := text.Plain.Line(text.Digits(c.Events) + " " + plural.Word(c.Events, "event") + ", none lost")
 	if c.Lost > 0 {
-		lost = text.Line{text.Plain.Span(text.Digits(c.Events) + " events, "), text.Bad.Span(text.Digits(c.Lost) + " lost")}
+		lost = text.Line{text.Plain.Span(text.Digits(c.Events) + " " + plural.Word(c.Events, "event") + ", "), text.Bad.Span(text.Digits(c.Lost) + " lost")}
 	}
 	add("events", lost)
 	if f.data.recorded {

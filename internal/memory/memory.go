@@ -137,7 +137,7 @@ func (p *Process) ReadAt(b []byte, address uint64) error {
 	for len(b) > 0 {
 		n := min(len(b), maxBytes)
 		if err := p.read(b[:n], []unix.RemoteIovec{{Base: uintptr(address), Len: n}}); err != nil {
-			return fmt.Errorf("reading %d bytes at %#x of process %d: %w", len(b), address, p.pid, err)
+			return fmt.Errorf("reading %s at %#x of process %d: %w", plural.Of(len(b), "byte"), address, p.pid, err)
 		}
 		b, address = b[n:], address+uint64(n)
 	}

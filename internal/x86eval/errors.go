@@ -3,6 +3,8 @@ package x86eval
 import (
 	"errors"
 	"fmt"
+
+	"tt-memtrace/internal/plural"
 )
 
 // The kinds of failure. Every error returned by Machine.Call matches at most
@@ -46,9 +48,9 @@ type AccessError struct {
 
 func (e *AccessError) Error() string {
 	if e.Err == nil {
-		return fmt.Sprintf("%s %d bytes at %#x: %v", e.Op, e.Size, e.Addr, ErrMemory)
+		return fmt.Sprintf("%s %s at %#x: %v", e.Op, plural.Of(e.Size, "byte"), e.Addr, ErrMemory)
 	}
-	return fmt.Sprintf("%s %d bytes at %#x: %v", e.Op, e.Size, e.Addr, e.Err)
+	return fmt.Sprintf("%s %s at %#x: %v", e.Op, plural.Of(e.Size, "byte"), e.Addr, e.Err)
 }
 
 // Unwrap makes the error match ErrMemory and the Memory's own error.
