@@ -78,11 +78,18 @@ func (in *Inspector) Repeatedly() *Inspector {
 // page of the process's memory as it was first read, until resetCache. Within Together it is the Inspector's shared
 // cache.
 func (in *Inspector) withCache() *Inspector {
-	c := *in
-	if !c.together {
-		c.kept = kept{code: x86eval.NewCode(), targets: map[uint64]slotTarget{}, cores: map[rangesOfCores][]byte{}}
-		c.resetCache()
+	if in.together {
+		c := *in
+		return &c
 	}
+	return withOwnCache(in)
+}
+
+// withOwnCache does what withCache does, also within Together, and so sees the process's memory as it is now.
+func withOwnCache(in *Inspector) *Inspector {
+	c := *in
+	c.kept = kept{code: x86eval.NewCode(), targets: map[uint64]slotTarget{}, cores: map[rangesOfCores][]byte{}}
+	c.resetCache()
 	return &c
 }
 
