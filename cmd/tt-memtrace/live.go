@@ -227,13 +227,38 @@ func (l *live) verdict() error {
 	if n := s.Counters.ExitedInexact; n > 0 {
 		why = append(why, plural.Of(n, "process lacked events when it exited", "processes lacked events when they exited"))
 	}
+	var unseen []string
+	if len(l.command) > 0 && l.tracer != nil {
+		var unread []string
+		unread, unseen = beforeTraced(s)
+		why = append(why, unread...)
+	}
 	if len(why) > 0 {
 		return lossError("the numbers are not exact: " + list(why))
+	}
+	if l.needsAll && len(unseen) > 0 {
+		return lossError("events are missing: " + list(unseen))
 	}
 	if n := s.Counters.Lost; n > 0 {
 		l.notice(plural.Of(n, "event was lost", "events were lost") + "; the numbers were read from the processes again, and are exact now")
 	}
 	return nil
+}
+
+// beforeTraced lists the processes that a command started and that held buffers, or may have, before their library had
+// probes. Those that ended before they could be read are unread. Of the unseen, only the events are missing.
+func beforeTraced(s *aggregator.Snapshot) (unread, unseen []string) {
+	for i, p := range slices.Concat(s.Processes, s.Ended) {
+		switch n := p.Agreement.Found; {
+		case p.Info.RanBefore:
+		case p.Late && i >= len(s.Processes):
+			unread = append(unread, fmt.Sprintf("process %d ended before its earlier buffers could be read", p.PID))
+		case n > 0:
+			what := plural.Of(n, "buffer", "buffers")
+			unseen = append(unseen, fmt.Sprintf("process %d allocated %s before it was traced", p.PID, what))
+		}
+	}
+	return unread, unseen
 }
 
 // end sends a command the signal that this program got.

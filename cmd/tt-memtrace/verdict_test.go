@@ -110,3 +110,44 @@ func TestVerdictOfManyIsShort(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What a process of a command did before its library had probes is said: if it could not be read before the process
+// ended, and, where each event matters, if it could.
+func TestVerdictOfWhatWasBeforeTracing(t *testing.T) {
+	begins := func(ranBefore, late bool) aggregator.Event {
+		p := &aggregator.Process{Started: 1, RanBefore: ranBefore, Late: late}
+		return aggregator.Event{Kind: aggregator.ProcessStart, Process: p}
+	}
+	scanned := func(buffers ...aggregator.LiveBuffer) aggregator.Event {
+		scan := &aggregator.Scan{First: true, Allocators: []uint64{2}, Buffers: buffers}
+		return aggregator.Event{Kind: aggregator.Scanned, Scan: scan}
+	}
+	late, read := begins(false, true), begins(false, false)
+	had := scanned(aggregator.LiveBuffer{Buffer: 3, Device: 1, Allocator: 2, Size: 4})
+	exit := aggregator.Event{Kind: aggregator.ProcessExit}
+	for name, c := range map[string]struct {
+		events         []aggregator.Event
+		unread, unseen string
+	}{
+		"never read":          {[]aggregator.Event{late, exit}, "ended before", ""},
+		"is still being read": {[]aggregator.Event{late}, "", ""},
+		"read, had nothing":   {[]aggregator.Event{late, scanned(), read, exit}, "", ""},
+		"read, had a buffer":  {[]aggregator.Event{late, had, read, exit}, "", "allocated 1 buffer before"},
+		"read, and lives":     {[]aggregator.Event{late, had, read}, "", "allocated 1 buffer before"},
+		"ran before":          {[]aggregator.Event{begins(true, true), had, begins(true, false), exit}, "", ""},
+	} {
+		a := aggregator.New()
+		for i, e := range c.events {
+			e.PID, e.Time = 7, origin+uint64(i)
+			a.Apply(&e)
+		}
+		unread, unseen := beforeTraced(a.Snapshot())
+		says := func(list []string, want string) bool {
+			got := strings.Join(list, "; ")
+			return strings.Contains(got, want) && (want == "") == (got == "")
+		}
+		if !says(unread, c.unread) || !says(unseen, c.unseen) {
+			t.Errorf("%s: %q and %q", name, unread, unseen)
+		}
+	}
+}
