@@ -246,7 +246,7 @@ func (l *live) verdict() error {
 }
 
 // beforeTraced lists the processes that a command started and that held buffers, or may have, before their library had
-// probes. Those that ended before they could be read are unread. Of the unseen, only the events are missing.
+// probes. Those that ended before they could be read are unread. The unseen lack events alone.
 func beforeTraced(s *aggregator.Snapshot) (unread, unseen []string) {
 	for i, p := range slices.Concat(s.Processes, s.Ended) {
 		switch n := p.Agreement.Found; {

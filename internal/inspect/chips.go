@@ -62,7 +62,7 @@ func (c *Chips) Device(address uint64) (d Device, err error) {
 	in := c.in.withCache()
 	d.numbers, d.Mesh, d.Arch, err = in.Device(address)
 	if err == nil && d.Mesh {
-		// A mesh that is reshaped makes a new list of its chips, and a read meanwhile can see parts of both.
+		// A mesh that is reshaped makes a new list of its chips, and a read at that moment can see parts of both.
 		if again, _, _, err := withOwnCache(c.in).Device(address); err != nil || !slices.Equal(again, d.numbers) {
 			return Device{}, fmt.Errorf("reading the device at %#x, whose chips change: %w", address, memory.ErrLater)
 		}

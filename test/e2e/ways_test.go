@@ -153,7 +153,7 @@ func (tr *trace) check(pid int) (wait func()) {
 
 // rested bounds the wait for what the tracer still does when a process has come to rest: reading sizes, or reading
 // again what could not be read in time. All of that is marked until it is done, and broken reports what a comparison
-// repaired by then, so a longer wait hides nothing that is wrong and not marked.
+// repaired until then, so a longer wait hides nothing that is wrong and not marked.
 const rested = time.Minute
 
 // at looks at a rest point in all modes.
@@ -217,7 +217,7 @@ func (tr *trace) awaitReads(pid int) {
 	})
 }
 
-// unhealed compares a process whose events were lost before that is repaired: what is not marked must be right by then.
+// unhealed compares a process whose events were lost before that is repaired: what is not marked must be right already.
 func (o *observed) unhealed(m rig.Message, early fields, known []aggregator.Reason) {
 	o.t.Helper()
 	ours, reasons := o.lossy.fieldsOf(m.PID)
@@ -331,7 +331,7 @@ func observe(t *testing.T, r *rig.Runtime, o rig.Options, total *tally, alone bo
 			if !pids[m.PID] && len(m.Devices) > 0 {
 				// Sync covers the processes that are known. The kernel may not have reported this one's mapping
 				// yet, or its library waits to be read, which takes seconds on a busy machine. awaitStart fails
-				// if it stays unknown; once it is known, Sync waits until what it held by then is read.
+				// if it stays unknown; once it is known, Sync waits until what it held before is read.
 				early.awaitStart(m.PID)
 			}
 			pids[m.PID] = true
