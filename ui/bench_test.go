@@ -48,7 +48,7 @@ func BenchmarkFrame(b *testing.B) {
 			for b.Loop() {
 				w.frame.compose(200, 60)
 			}
-			// Where others keep the machine busy, the time by the clock says little.
+			// If others keep the machine busy, the time by the clock says little.
 			b.ReportMetric(float64((cpuTime()-used).Microseconds())/1000/float64(b.N), "ms-cpu/op")
 		})
 	}

@@ -97,7 +97,7 @@ func TestAHundredProcessesTakeOneLineForAReason(t *testing.T) {
 	}
 }
 
-// Of the runtime's own totals there are no maps, tables or sites: these views say why, and what shows them.
+// The runtime's own totals have no maps, tables or sites: these views say why, and what shows them.
 func TestTotalsHaveNoMap(t *testing.T) {
 	w := newWorld(1)
 	w.view(settings{})
@@ -151,7 +151,7 @@ func TestALongReasonIsWholeSomewhere(t *testing.T) {
 	}
 }
 
-// Where something may be held that is not counted, nothing counted is not shown as 0.
+// An incomplete count of zero is shown as unknown.
 func TestWhatMayBeHeldUncountedIsNotZero(t *testing.T) {
 	unknown := func(text, word string) int {
 		t.Helper()

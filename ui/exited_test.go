@@ -76,7 +76,7 @@ func TestTextHasPeaksOfChipsFrom110Columns(t *testing.T) {
 			t.Errorf("width %d: no bars\n%s", w, got)
 		}
 	}
-	// Where numbers need all the room, the peaks go first.
+	// If numbers need all the room, the peaks go first.
 	if got := textOf(t, fixture(8), TextOptions{Width: 110, Exact: true}); strings.Contains(got, "peak") || !strings.Contains(got, "11,744,051,200") {
 		t.Errorf("all digits:\n%s", got)
 	}

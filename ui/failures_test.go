@@ -185,7 +185,7 @@ func TestExitedProcessesLeaveTheList(t *testing.T) {
 	}
 }
 
-// Where failed allocations cannot be seen, the screen does not say that none failed.
+// If failed allocations cannot be seen, the screen does not say that none failed.
 func TestUnseenFailuresAreNotSaidToBeNone(t *testing.T) {
 	sampled := func() *world {
 		w := newWorld(1)

@@ -377,7 +377,7 @@ func BenchmarkCompose(b *testing.B) {
 	}
 }
 
-// Nothing to verify is nothing verified, and does not make the others unverified.
+// A process without buffers does not affect the age of the verification.
 func TestAProcessWithoutBuffersVerifiesNothing(t *testing.T) {
 	empty := aggregator.ProcessSnapshot{Agreement: aggregator.Agreement{At: 98e9, Comparisons: 1}, Chips: make([]aggregator.ChipSnapshot, 1)}
 	d := data{snapshot: &aggregator.Snapshot{Processes: []aggregator.ProcessSnapshot{empty}}, now: 100e9}
@@ -411,7 +411,7 @@ func TestNoChip(t *testing.T) {
 	}
 }
 
-// Where processes of other users are not seen, it is not said that there are none.
+// If processes of other users are not seen, the screen does not say that there are none.
 func TestNothingThatThisUserCanSee(t *testing.T) {
 	var b strings.Builder
 	s := &aggregator.Snapshot{}
@@ -457,7 +457,7 @@ func TestChipsThatShareARowAreAlike(t *testing.T) {
 	}
 }
 
-// Where a line has no room for all of a number, it says so: half of it would be another number.
+// A line without room for a whole number says so: half of it would be another number.
 func TestNumbersAreCutVisibly(t *testing.T) {
 	w := busy(32)
 	o := settings{Settings: widget.Settings{Exact: true}}
@@ -479,7 +479,7 @@ func TestNumbersAreCutVisibly(t *testing.T) {
 
 func isDigit(b byte) bool { return '0' <= b && b <= '9' }
 
-// Where the size of a kernel is not known, the sum on the overview is a lower bound, too.
+// If the size of a kernel is unknown, the sum on the overview is a lower bound, too.
 func TestKernelsOfUnknownSizeMakeALowerBound(t *testing.T) {
 	d := fixtureData(1)
 	d.snapshot.Chips[0].Kernel.Bytes[0], d.snapshot.Chips[0].Kernel.Unsized = 7*mib, 1

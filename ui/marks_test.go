@@ -87,7 +87,7 @@ func TestScratchpadsAreCalledByTheirName(t *testing.T) {
 	}
 }
 
-// Of a circular buffer that a client reported, neither place nor cores are known.
+// The place and the cores of a circular buffer that a client reported are unknown.
 func TestReportedCircularBuffersHaveNoPlace(t *testing.T) {
 	w := newWorld(1)
 	w.view(settings{}).SetRect(0, 0, 120, 40)

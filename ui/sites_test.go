@@ -296,7 +296,7 @@ func TestNamesAreWrittenAnewInAPause(t *testing.T) {
 	}
 }
 
-// Where there is only ASCII, the signs of call sites and explanations have others in their place.
+// In ASCII, the signs of call sites and explanations have others in their place.
 func TestCallSitesInASCII(t *testing.T) {
 	w := newWorld(1)
 	w.FollowSites(func(*aggregator.Stack) string { return "a.py:1 日 ← a.py:2 main · ttnn::empty" })
@@ -317,7 +317,7 @@ func TestCallSitesInASCII(t *testing.T) {
 	}
 }
 
-// Where a replay goes back behind the baseline, the sites are compared with what they have there.
+// If a replay goes back behind the baseline, the sites are compared with what they have there.
 func TestTheBaselineOfSitesIsNotLaterThanNow(t *testing.T) {
 	w := newWorld(1)
 	w.view(settings{})

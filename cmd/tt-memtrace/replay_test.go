@@ -96,8 +96,7 @@ func TestReplayPace(t *testing.T) {
 	}
 }
 
-// Of what was before seek, a log, a report and a recording have the state alone, and
-// begin there.
+// A log, a report and a recording that seek begin with the state at that time, without what was before.
 func TestSeekSkips(t *testing.T) {
 	s := uint64(time.Second)
 	alloc := func(at, id uint64) aggregator.Event {

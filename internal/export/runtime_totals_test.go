@@ -9,8 +9,8 @@ import (
 	"tt-memtrace/test/schema"
 )
 
-// Of the runtime's own sums, what they do not have is null, the source is named, and
-// leftovers of killed processes are listed separately.
+// What the runtime's own sums do not have is null, the source is named, and leftovers of killed processes are
+// listed separately.
 func TestStatusOfRuntimeTotals(t *testing.T) {
 	a := aggregator.New()
 	sums := aggregator.RuntimeTotals{Chip: aggregator.Chip{Number: 2}, CB: 7}

@@ -138,7 +138,7 @@ func TestNothingSeenIsNullWhereSomethingMayBeMissing(t *testing.T) {
 	if sampled.PeakRequested != nil || sampled.PeakReserved != nil || sampled.Requested == nil {
 		t.Errorf("sampled: %+v", sampled)
 	}
-	// Of what clients report, the cores are unknown.
+	// The cores of what clients report are unknown.
 	reported := statusPrograms(aggregator.CBUsage{Logical: exact.Of(9), PeakLogical: exact.Of(9), Reported: 1})
 	if reported.Physical != nil || reported.PeakPhysical != nil || reported.Top != nil || *reported.Logical != 9 {
 		t.Errorf("reported: %+v", reported)

@@ -9,7 +9,8 @@ import (
 	"tt-memtrace/test/fixture"
 )
 
-// Where memory cannot be read in which objects were found, as its reader ended or hangs, it is not said that nothing is open or lives.
+// If the memory of found objects cannot be read, because the reader ended or hangs, the scan does not report that
+// nothing is open.
 func TestObjectsThatCannotBeRead(t *testing.T) {
 	path := fixture.LibraryOf(t, fixture.LayoutB)
 	p := fixture.User(t, fixture.LayoutB)

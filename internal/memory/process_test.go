@@ -53,7 +53,7 @@ func TestReleaseOfAMappedFile(t *testing.T) {
 	}
 }
 
-// Of a library that was replaced after it was loaded, as when its package is upgraded, the release is unknown.
+// The release of a library that was replaced after it was loaded, by an upgrade for example, is unknown.
 func TestReleaseOfAReplacedFile(t *testing.T) {
 	dir := t.TempDir()
 	info := filepath.Join(dir, "site-packages", "ttnn-1.2.3.dist-info")

@@ -101,8 +101,7 @@ func TestDWARFApart(t *testing.T) {
 	}
 }
 
-// Where debug information and code disagree, the library is refused, and the
-// error names both.
+// A library whose debug information and code disagree is refused, and the error names both.
 func TestDWARFThatDisagreesIsRefused(t *testing.T) {
 	for _, test := range []struct {
 		library, debug string

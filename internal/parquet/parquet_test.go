@@ -315,7 +315,7 @@ func TestChipsAndSizesThatBecomeKnown(t *testing.T) {
 	}
 }
 
-// Where a recording ends within a state, which would list what is live, nothing is live at its end.
+// A recording that ends within a state has nothing live at its end, because the state would list it.
 func TestARecordingThatEndsWithinAState(t *testing.T) {
 	dir := t.TempDir()
 	export(t, dir, "h", []aggregator.Event{

@@ -17,7 +17,7 @@ import (
 func TestRecordingsMadeBefore(t *testing.T) {
 	type total struct {
 		events, allocs, launches, binaries int
-		// Of all processes, bytes: at the end, and the sum of the processes' peaks.
+		// Bytes of all processes: at the end, and the sum of the processes' peaks.
 		dram, dramReserved, peakDRAM, l1, cb, peakCB uint64
 		buffers, programs                            uint64
 	}

@@ -85,7 +85,7 @@ func TestRegionsAreRoundedAsTheRuntimeDoes(t *testing.T) {
 	}
 }
 
-// Where something may be missing, nothing is advised, and it is said why.
+// If something may be missing, the report gives no advice, and says why.
 func TestNoAdviceWhereSomethingIsMissing(t *testing.T) {
 	a := aggregator.New()
 	events := append(opened(), alloc(2, 1, 100, 100, nil))

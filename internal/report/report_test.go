@@ -469,7 +469,7 @@ func TestReportsAreReproducible(t *testing.T) {
 	}
 }
 
-// Of a process that ran before tracing began, what was before is unknown, also once all that it held then has been read.
+// The past of a process that ran before tracing began is unknown, also once all that it held then has been read.
 func TestLate(t *testing.T) {
 	info := aggregator.Process{Command: "c", Started: 7, Late: true, RanBefore: true}
 	read := info
@@ -523,7 +523,7 @@ func stateOf(events []aggregator.Event) []aggregator.Event {
 	return a.State()
 }
 
-// Of a process that was sampled, peaks and counts are said to be lower bounds.
+// The peaks and counts of a sampled process are marked as lower bounds.
 func TestSampled(t *testing.T) {
 	events := append(opened(), alloc(2, 1, 100, 100, nil), freed(4, 1), aggregator.Event{Kind: aggregator.ProcessExit, PID: 1, Time: 9 * second})
 	traced := told(t, events...)
@@ -892,7 +892,7 @@ func TestCSVHasALineForEachPoint(t *testing.T) {
 	}
 }
 
-// Where there are too many places, the rest are one place that has no calls.
+// If there are too many places, the rest are one place that has no calls.
 func TestTooManySites(t *testing.T) {
 	s := sites{map[siteKey]*site{}, map[*aggregator.Stack]string{}}
 	var last *site

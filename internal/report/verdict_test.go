@@ -44,7 +44,7 @@ func TestVerdictNamesWhyItIsNotExact(t *testing.T) {
 	}
 }
 
-// Where failed allocations are not seen, a report without any does not pass for one of none.
+// If failed allocations are not seen, the report says that they are unknown.
 func TestVerdictOfUnseenFailures(t *testing.T) {
 	for name, c := range map[string]struct {
 		is   func(*aggregator.Process)

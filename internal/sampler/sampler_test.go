@@ -340,7 +340,7 @@ func TestHoldersOfDevices(t *testing.T) {
 	}
 }
 
-// Where looks take more than their share, they come more rarely, and that is said.
+// Looks that take more than their share come more rarely, and a notice says so.
 func TestIntervalGrows(t *testing.T) {
 	now := time.Unix(1000, 0)
 	b := newBudget(now)

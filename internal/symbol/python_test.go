@@ -192,7 +192,7 @@ func TestPythonsCodeIsLearned(t *testing.T) {
 		learn(8, "inner", true)
 		learn(24, "run", true)
 		want("inner", "", "run")
-		// Where something is missing, and the process cannot be read, the rest counts.
+		// If something is missing and the process cannot be read, the rest counts.
 		learn(16, "midd", false)
 		want("inner", "midd", "run")
 		if learn(16, "midd", true) || !learn(16, "middle", true) {
@@ -202,7 +202,7 @@ func TestPythonsCodeIsLearned(t *testing.T) {
 		if learn(16, "", true); len(p.codes) != 3 {
 			t.Errorf("%s: code without a name is kept", version)
 		}
-		// Where the process can be read, it has the rest.
+		// If the process can be read, it has the rest.
 		object := make([]byte, 256)
 		words(object, 0, 1)
 		words(object, int(py.Identity), 7)

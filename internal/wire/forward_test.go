@@ -574,7 +574,7 @@ func TestStateOfBefore(t *testing.T) {
 	w.agree(o, limit)
 }
 
-// Of a state that is what there is, nothing is sent. What is in it is freed as before.
+// A state that is what there is already is not sent. What is in it is freed as before.
 func TestStateOfNoChange(t *testing.T) {
 	w, o := newWorldOfServe(t, 18)
 	w.start()

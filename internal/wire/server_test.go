@@ -337,7 +337,7 @@ func TestDumpsListWhatIsTraced(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
-	// Where something may be missing, no list is no proof.
+	// If something may be missing, an empty list is no proof.
 	s = serve(t, ServerOptions{Tracing: host{objects: Objects{Incomplete: true}}})
 	c = connect(t, s.path, 72)
 	c.send(Record{Type: DumpRemaining})

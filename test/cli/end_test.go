@@ -209,7 +209,7 @@ func TestDoctorEnds(t *testing.T) {
 	}
 }
 
-// Where a process that was asked for cannot be traced, doctor does not end with what can be.
+// Doctor fails if a process that was asked for cannot be traced, even if others can be.
 func TestDoctorOfAProcessThatCannotBeTraced(t *testing.T) {
 	mayTrace(t)
 	p := fixture.User(t, fixture.LayoutB)

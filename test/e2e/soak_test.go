@@ -53,7 +53,7 @@ func holds(t *testing.T) (h held) {
 const (
 	// soakBatch is how many processes the driver starts before it answers.
 	soakBatch = 40
-	// Of a storm of processes, those that ended are gone from the accounts in that time.
+	// Processes of a storm that ended are gone from the accounts in that time.
 	storm     = 30_000
 	goneAfter = 2 * time.Second
 	// comparedAtOnce is after how many processes their ends are compared: long before a PID is used again.

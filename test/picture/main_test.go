@@ -46,7 +46,7 @@ func TestTextStylesAndShapes(t *testing.T) {
 	}
 }
 
-// Of several screens, one after the other is shown; the last one is as tall as the picture.
+// Several screens are shown one after the other; the last one is as tall as the picture.
 func TestScreensTakeTurns(t *testing.T) {
 	var b strings.Builder
 	if err := draw(&b, [][]string{{"one"}, {"two", "three"}}, 20); err != nil {
