@@ -71,7 +71,7 @@ func (r *run) readResized(p *traced, now bool) {
 
 // opening reports whether some device is opening whose chips are still unknown.
 func (r *run) opening() bool {
-	for _, p := range r.processes {
+	for _, p := range r.processes.each() {
 		for device := range p.unsized {
 			if _, described := p.devices[device]; !described {
 				return true
@@ -83,7 +83,7 @@ func (r *run) opening() bool {
 
 // capacities reads the devices that are due or, with now, all of them.
 func (r *run) capacities(now bool) {
-	for _, p := range r.processes {
+	for _, p := range r.processes.each() {
 		r.readResized(p, now)
 		for device, u := range p.unsized {
 			if !now && time.Now().Before(u.next) {

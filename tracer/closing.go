@@ -60,7 +60,7 @@ func (r *run) closes(p *traced, from origin, library uint8, device uint64) {
 
 // closings checks whether the devices that are due (or, with now, all closing ones) have closed.
 func (r *run) closings(now bool) {
-	for _, p := range r.processes {
+	for _, p := range r.processes.each() {
 		for device, c := range p.closing {
 			if !now && time.Now().Before(c.next) {
 				continue
@@ -111,7 +111,7 @@ func (r *run) notOpen(p *traced, from origin, device, began uint64) {
 		clear(p.closed)
 	}
 	p.closed[device] = from.time
-	if rel := r.related[from.pid]; rel != nil {
+	if rel := r.processes.relations(from.pid); rel != nil {
 		rel.rings.Drop(device)
 		for queue, q := range rel.queues {
 			if q.device == device {
@@ -123,7 +123,7 @@ func (r *run) notOpen(p *traced, from origin, device, began uint64) {
 		}
 	}
 	r.emit(aggregator.Event{Kind: aggregator.DeviceClose, PID: from.pid, TID: from.tid, Time: from.time, Device: device})
-	if rel := r.related[from.pid]; rel != nil && len(p.devices) == 0 {
+	if rel := r.processes.relations(from.pid); rel != nil && len(p.devices) == 0 {
 		for program := range rel.chipsUnknown { // the program is on no chip any more
 			r.chipsKnown(from.pid, from.time, program)
 		}

@@ -13,7 +13,7 @@ import (
 // rings reads the kernel-config rings of processes that ran since the last read: no probe is hit when a launch or a
 // replay gets its place in one.
 func (r *run) rings() {
-	for pid, p := range r.processes {
+	for pid, p := range r.processes.each() {
 		if rel := r.relations(pid); !rel.ringsRead.Equal(r.launchedAt) && rel.ringsDue(pid) {
 			r.configRings(p)
 		}

@@ -109,11 +109,11 @@ func TestReadingABufferAllocatesNothing(t *testing.T) {
 	r := &run{
 		t:      &Tracer{},
 		stacks: newStacks(),
-		processes: map[uint32]*traced{pid: {
+		processes: processes{pid: {stage: joined, traced: &traced{
 			of:         &attachment{},
 			devices:    map[uint64][]aggregator.Chip{device: {{Number: 0}}},
 			allocators: map[uint64]bool{allocator: true},
-		}},
+		}}},
 		sink: func(events []aggregator.Event) {
 			for i := range events {
 				accounts.Apply(&events[i])

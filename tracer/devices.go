@@ -38,7 +38,7 @@ func (r *run) closeFailed(p *traced, from origin) {
 
 // uses reports whether a live process has the chip with a unique ID.
 func (r *run) uses(unique uint64) bool {
-	for _, p := range r.processes {
+	for _, p := range r.processes.each() {
 		if p.chips.Uses(unique) {
 			return true
 		}

@@ -29,6 +29,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	onIllegal = func(what string) { panic(what) }
 	os.Exit(fixture.Main(m))
 }
 

@@ -78,7 +78,7 @@ func (r *run) findLostForks() {
 	}
 	r.forks.lost, r.forks.soughtAt = false, time.Now()
 	var list []proc.Mapping
-	for _, p := range r.processes {
+	for _, p := range r.processes.each() {
 		list = append(list, p.mapping)
 	}
 	if len(list) > 0 {
@@ -97,7 +97,7 @@ func (r *run) findForks(of ...proc.Mapping) {
 	}
 	s.running = true
 	known := map[uint32]bool{}
-	for pid := range r.processes {
+	for pid := range r.processes.each() {
 		known[pid] = true
 	}
 	r.background.Go(func() {
@@ -161,7 +161,7 @@ func (r *run) inherited(p *traced) map[uint64]bool {
 	now, at := proc.Ticks(), proc.Now()
 	for of, from := p.mapping, p.reconciliation.forkedFrom; from != 0; {
 		of.PID = from
-		parent := r.processes[from]
+		parent, _ := r.processes.traced(from)
 		if parent == nil {
 			from = proc.ForkedFrom(of)
 			continue
@@ -181,7 +181,7 @@ func (r *run) inherited(p *traced) map[uint64]bool {
 
 // copiesAreOwn handles the end of a process: copies of its objects now belong to its forked children.
 func (r *run) copiesAreOwn(from origin) {
-	for _, p := range r.processes {
+	for _, p := range r.processes.each() {
 		if p.reconciliation.forkedFrom == from.pid {
 			p.reconciliation.forkedFrom = proc.ForkedFrom(p.mapping)
 			p.leftover, p.usedBefore = nil, nil
@@ -288,7 +288,7 @@ func (r *run) chipsOn(p *traced, device uint64, from uint32) []aggregator.Chip {
 	if chips := p.devices[device]; len(chips) > 0 {
 		return chips
 	}
-	if parent := r.processes[from]; parent != nil && len(parent.devices[device]) > 0 {
+	if parent, known := r.processes.traced(from); known && len(parent.devices[device]) > 0 {
 		return parent.devices[device]
 	}
 	d, err := r.chipsOf(p, device)

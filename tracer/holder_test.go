@@ -165,7 +165,7 @@ func TestProbesThatEndWithTheMainThread(t *testing.T) {
 	r, one, _ := beingRead(t, false)
 	delete(r.processes, 7)
 	one.mapping.PID, one.reconciliation = p.PID, reconciliation{}
-	r.processes[p.PID], r.untraced = one, map[uint32]bool{}
+	r.processes.of(p.PID).join(one, true)
 	r.t.opts.PIDs, r.t.lacks.MultiUprobes = []uint32{p.PID}, true
 	if r.check(); one.marked != "" {
 		t.Errorf("it is marked: %s", one.marked)

@@ -38,7 +38,7 @@ func (r *run) readCounts(now bool) {
 
 // hostMemory reads the processes' resident memory, and emits it if it changed by more than a hundredth.
 func (r *run) hostMemory() {
-	for pid, p := range r.processes {
+	for pid, p := range r.processes.each() {
 		bytes, ok := proc.ResidentMemory(pid)
 		if !ok || max(bytes, p.resident)-min(bytes, p.resident) <= p.resident/100 {
 			continue
@@ -62,7 +62,7 @@ func (r *run) launches() {
 		for i := range n {
 			key := r.launchKeys[i]
 			pid := uint32(key.Pid)
-			if r.endedBefore(pid, r.launchValues[i].Last) || !r.known(pid) && CheckPID(pid) != nil {
+			if r.endedBefore(pid, r.launchValues[i].Last) || !r.isTraced(pid) && CheckPID(pid) != nil {
 				r.t.objects.Launches.Delete(key) // the process ended, perhaps before it was watched
 				continue
 			}
@@ -83,7 +83,7 @@ func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch, gone bo
 		// A lower count: another object is at this address, and the record of the old one's end is still to come.
 		return
 	}
-	p, known := r.processes[pid]
+	p, known := r.processes.traced(pid)
 	if known && !gone && !rel.ringsRead.Equal(r.launchedAt) {
 		r.configRings(p)
 	}
@@ -136,7 +136,7 @@ func (r *run) lastLaunches(pid uint32, object uint64, l *bpf.MemtraceTtLaunch) {
 
 // launchesAtEnd emits, for a process that ended, the launches since the last read of objects that it did not destroy.
 func (r *run) launchesAtEnd(from origin) {
-	rel := r.related[from.pid]
+	rel := r.processes.relations(from.pid)
 	if rel == nil {
 		return
 	}
@@ -166,7 +166,7 @@ func (r *run) launchesAtEnd(from origin) {
 // missedWorkloads handles lost ends of workloads. Their last launches are lost with them. Launches of a new workload
 // at the same address cannot be distinguished, and it may have another name.
 func (r *run) missedWorkloads() {
-	for _, rel := range r.related {
+	for _, rel := range r.processes.related() {
 		for _, w := range rel.workloads {
 			w.name, w.asked = "", false
 		}
@@ -177,7 +177,7 @@ func (r *run) missedWorkloads() {
 // findWorkload finds the programs of a workload that was created before tracing began. late: the answer did not come
 // in time; ask again.
 func (r *run) findWorkload(pid uint32, rel *relations, object uint64) (w *workload, late bool) {
-	p, known := r.processes[pid]
+	p, known := r.processes.traced(pid)
 	if !known || !p.reconciliation.read {
 		return nil, false
 	}

@@ -67,7 +67,7 @@ func (r *run) losses(now bool) {
 		r.lost, r.lostParts = lost, parts
 		r.lostPrograms, r.lostClosings = c.Lost[bpf.MemtraceTtKindTT_PROGRAM_GONE], c.Lost[bpf.MemtraceTtKindTT_DEVICE_CLOSE]
 		r.suspectAll()
-		for _, p := range r.processes {
+		for _, p := range r.processes.each() {
 			clear(p.banks) // the end of an allocator may be lost
 		}
 		r.forks.lost, r.lossCounted = true, proc.Ticks()
@@ -103,7 +103,7 @@ func (r *run) losses(now bool) {
 // are still unknown: see raiseMissed.
 func (r *run) raiseOnAll(code exact.ReasonCode) {
 	r.raised[code] = momentNow()
-	for pid := range r.processes {
+	for pid := range r.processes.each() {
 		r.raise(pid, code)
 	}
 }
@@ -142,11 +142,11 @@ func (r *run) unread(p *traced, from origin, kind bpf.MemtraceTtKind) {
 		why.Code = exact.ReasonTracesMissed
 	case bpf.MemtraceTtKindTT_MARK:
 		why.Code = exact.ReasonTracesMissed
-		r.marks[from.pid].doubt()
+		r.processes.marks(from.pid).doubt()
 	case bpf.MemtraceTtKindTT_WORKLOAD_NAMED:
 		return // the caller of the launch gives the name instead
 	default:
-		if rel := r.related[from.pid]; kind == bpf.MemtraceTtKindTT_ALLOC && rel != nil && len(rel.capturing) > 0 {
+		if rel := r.processes.relations(from.pid); kind == bpf.MemtraceTtKindTT_ALLOC && rel != nil && len(rel.capturing) > 0 {
 			r.raise(from.pid, exact.ReasonTracesMissed) // see missedAllocs
 		}
 		p.unread++
@@ -161,7 +161,7 @@ func (r *run) unread(p *traced, from origin, kind bpf.MemtraceTtKind) {
 // markUnread marks processes of which a read came too late or whose memory does not answer, so that they are read
 // again in the background.
 func (r *run) markUnread() {
-	for pid, p := range r.processes {
+	for pid, p := range r.processes.each() {
 		late, hung := r.lateReads(p), p.Hung()
 		if late == p.lateReads && hung == p.hung {
 			continue
@@ -185,7 +185,7 @@ func (r *run) markUnread() {
 // any.
 func (r *run) unreadOf(p *traced) {
 	p.unread++
-	if rel := r.related[p.mapping.PID]; rel != nil && len(rel.programs) > 0 {
+	if rel := r.processes.relations(p.mapping.PID); rel != nil && len(rel.programs) > 0 {
 		p.unreadParts++
 	}
 }
@@ -196,7 +196,7 @@ func (r *run) lateReads(p *traced) uint64 {
 	for _, o := range p.others {
 		n += o.Late()
 	}
-	if rel := r.related[p.mapping.PID]; rel != nil {
+	if rel := r.processes.relations(p.mapping.PID); rel != nil {
 		n += rel.mem.Late()
 	}
 	return n
@@ -205,7 +205,7 @@ func (r *run) lateReads(p *traced) uint64 {
 // missing returns how many events of a process may be missing, and how many of those make up programs.
 func (r *run) missing(p *traced) (events, parts uint64) {
 	parts = r.lostParts + p.unreadParts
-	if rel := r.related[p.mapping.PID]; rel != nil && len(rel.programs) > 0 {
+	if rel := r.processes.relations(p.mapping.PID); rel != nil && len(rel.programs) > 0 {
 		parts += r.lostClosings // programs hold nothing on closed chips, even if the chips opened again
 	}
 	return r.lost + p.unread, parts
@@ -217,15 +217,12 @@ func (r *run) missedEnds() {
 	for pid := range r.processes {
 		pids[pid] = true
 	}
-	for pid := range r.lookedFor {
-		pids[pid] = true
-	}
-	for pid := range r.untraced {
-		pids[pid] = true
+	for pid, p := range r.processes {
+		pids[pid] = pids[pid] || p.stage == sought || p.untraced
 	}
 	for pid := range pids {
 		from := origin{pid: pid, time: uint64(proc.Monotonic())}
-		p, known := r.processes[pid]
+		p, known := r.processes.traced(pid)
 		if _, started, err := proc.Name(pid); !proc.Alive(pid) || err == nil && known && started != p.start.Started {
 			r.exits(from, nil)
 			r.t.found.Add(pid) // a new process with its PID may have been treated as this one

@@ -32,10 +32,10 @@ const (
 
 // handleMark handles a record of the runtime's tracking.
 func (r *run) handleMark(from origin, e *bpf.MemtraceTtMark) {
-	m := r.marks[from.pid]
+	m := r.processes.marks(from.pid)
 	if m == nil {
 		m = &marks{scopes: map[uint32][][]uint64{}, marking: map[uint32]uint64{}, ids: map[uint64]uint64{}, buffers: map[uint64]uint64{}}
-		r.marks[from.pid] = m
+		r.processes.of(from.pid).marks = m
 	}
 	allocators := e.Allocators[:min(int(e.Count), len(e.Allocators))]
 	scopes := m.scopes[from.tid]
@@ -73,7 +73,7 @@ func (r *run) handleMark(from origin, e *bpf.MemtraceTtMark) {
 
 // markAllocated marks a newly allocated buffer if it was allocated in a scope.
 func (r *run) markAllocated(from origin, buffer uint64) {
-	m := r.marks[from.pid]
+	m := r.processes.marks(from.pid)
 	if m == nil {
 		return
 	}
@@ -92,8 +92,8 @@ func (r *run) corruptible(from origin, buffer uint64) {
 // marksMissed handles that marks of unknown processes were lost. It forgets all scopes, so later allocations are in
 // none: rather call a buffer unsafe that is not than the reverse.
 func (r *run) marksMissed() {
-	for _, m := range r.marks {
-		m.doubt()
+	for _, p := range r.processes {
+		p.marks.doubt()
 	}
 	r.raiseOnAll(exact.ReasonTracesMissed)
 }

@@ -47,7 +47,6 @@ type traced struct {
 	first, last uint64
 	seen        uint64 // as in announcement
 	late        bool   // it may have used the library before the probes were attached
-	unseen      bool   // events came while some probes may have been missing, and it was not examined since
 
 	chips   *inspect.Chips
 	devices map[uint64][]aggregator.Chip
@@ -111,9 +110,9 @@ func (r *run) execed(from origin) {
 	if lives, _, err := r.t.watchExit(from.pid); err != nil {
 		r.t.opts.Notice(err.Error())
 	} else if lives {
-		r.execs[from.pid] = from.time
+		r.processes.of(from.pid).execed = from.time
 	}
-	p, known := r.processes[from.pid]
+	p, known := r.processes.traced(from.pid)
 	if known && p.found >= from.time && (p.first == 0 || p.first >= from.time) {
 		r.copiesAreOwn(from)
 		return
@@ -130,7 +129,7 @@ func (r *run) execed(from origin) {
 func (r *run) exits(from origin, how *aggregator.Exit) {
 	r.announcements()
 	r.later = slices.DeleteFunc(r.later, func(a announcement) bool { return a.mapping.PID == from.pid && a.at <= from.time })
-	p, known := r.processes[from.pid]
+	p, known := r.processes.traced(from.pid)
 	if known {
 		r.t.unexamined.take(from.pid)
 	} else {
@@ -140,7 +139,10 @@ func (r *run) exits(from origin, how *aggregator.Exit) {
 		r.end(from, how)
 	}
 	delete(r.targets, from.pid)
-	delete(r.execs, from.pid)
+	if p := r.processes[from.pid]; p != nil {
+		p.execed = 0
+		r.processes.drop(from.pid)
+	}
 	r.ends = append(r.ends, end{from.pid, from.time, true})
 }
 
@@ -160,7 +162,7 @@ func (r *run) leave() {
 	defer r.t.mu.Unlock()
 	for _, e := range r.ends {
 		r.t.unmapped(e.pid, e.at)
-		if r.untraced[e.pid] {
+		if r.processes.isUntraced(e.pid) {
 			r.t.judge(e.pid)
 		}
 		if e.whole {
@@ -186,22 +188,24 @@ func (r *run) gone(from origin) { r.end(from, nil) }
 
 // end ends a process's accounts, if it has any. How it ended is nil where unknown.
 func (r *run) end(from origin, how *aggregator.Exit) {
-	p, known := r.processes[from.pid]
-	_, lookedFor := r.lookedFor[from.pid]
-	if known || lookedFor {
+	p, known := r.processes.traced(from.pid)
+	looked := r.processes.stage(from.pid) == sought
+	if known || looked {
 		r.launchesAtEnd(from)
 	}
-	if known || lookedFor || r.related[from.pid] != nil {
-		r.forget(from.pid, from.time)
+	if known || looked || r.processes.relations(from.pid) != nil {
+		r.exited[from.pid] = from.time // its counts in the BPF map are deleted at the next read of launches
 	}
 	r.stacks.drop(r.t, from.pid)
 	if known {
 		r.findForks(p.mapping)
 	}
-	if known || lookedFor || r.untraced[from.pid] { // all of these have had events emitted
-		delete(r.processes, from.pid)
-		delete(r.lookedFor, from.pid)
-		delete(r.unsizedOf, from.pid)
+	shown := known || looked || r.processes.isUntraced(from.pid) // all of these have had events emitted
+	if p := r.processes[from.pid]; p != nil {
+		p.end()
+		r.processes.drop(from.pid)
+	}
+	if shown {
 		r.emit(aggregator.Event{Kind: aggregator.ProcessExit, PID: from.pid, Time: from.time, Exit: how})
 	}
 	r.copiesAreOwn(from)
@@ -219,7 +223,7 @@ func (r *run) announcements() {
 	r.t.inboxMu.Unlock()
 	r.joinUnexamined()
 	for _, a := range list {
-		if r.known(a.mapping.PID) {
+		if r.isTraced(a.mapping.PID) {
 			r.later = append(r.later, a)
 		} else {
 			r.add(a, uint64(proc.Monotonic()))
@@ -227,16 +231,16 @@ func (r *run) announcements() {
 	}
 }
 
-// known reports whether a process was found to map a traced library.
-func (r *run) known(pid uint32) bool {
-	_, known := r.processes[pid]
+// isTraced reports whether a process was found to map a traced library.
+func (r *run) isTraced(pid uint32) bool {
+	_, known := r.processes.traced(pid)
 	return known
 }
 
 // add adds a process that was found. It returns false if the process has ended or called exec since.
 func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	pid := a.mapping.PID
-	if a.at < r.execs[pid] {
+	if a.at < r.processes.execed(pid) {
 		return nil, false
 	}
 	mem, process := a.memory, a.process
@@ -257,12 +261,12 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	}
 	p.chips = inspect.NewChips(p.Inspector, pid)
 	p.reconciliation.forkedFrom = proc.ForkedFrom(a.mapping)
-	if old, known := r.processes[pid]; known && started < old.start.Started {
+	if old, known := r.processes.traced(pid); known && started < old.start.Started {
 		return nil, false // the announcement is of an earlier process with this PID
 	} else if known && started > old.start.Started {
 		r.gone(origin{pid: pid, time: a.at}) // the PID was reused: the record of the old process's end is lost or still to come
 	}
-	if old, known := r.processes[pid]; known && old.of.lib == p.of.lib && p.of.lib.LoadedAlike(old.mapping, p.mapping) {
+	if old, known := r.processes.traced(pid); known && old.of.lib == p.of.lib && p.of.lib.LoadedAlike(old.mapping, p.mapping) {
 		old.at = max(old.at, a.at) // the record of an exec in between may still be in the ring
 		r.lookedAt(old, a)
 		return old, true
@@ -276,29 +280,30 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 		if err == nil {
 			// The process called exec, and that record is lost or still to come.
 			r.gone(origin{pid: pid, time: a.at})
+		} else {
+			r.processes.of(pid).lose()
 		}
 	}
 	p.reconciliation.lost, p.reconciliation.lostParts = r.missing(p)
 	if err := r.t.watchForks(pid); err != nil {
 		r.t.opts.Notice(err.Error())
 	}
-	r.processes[pid] = p
-	r.relate(pid, in.Files().Hurried())
-	if _, before := r.lookedFor[pid]; before {
+	one := r.processes.of(pid)
+	r.processes.relate(pid, in.Files().Hurried())
+	if one.stage == sought {
 		p.first = 1 // some of its events were already emitted
 	}
-	delete(r.lookedFor, pid)
-	if r.unsizedOf[pid] {
+	if one.unsized {
 		p.reconciliation.suspect = time.Now()
 	}
-	delete(r.unsizedOf, pid)
-	r.stacks.addProcess(r.t, pid)
 	// Some probes may be missing. Examining the process attaches the rest; then what it holds is read.
-	if p.unseen = a.unseen && started <= a.covered; p.unseen {
+	one.join(p, !a.unseen || started > a.covered)
+	r.stacks.addProcess(r.t, pid)
+	if one.stage == joining {
 		r.t.found.Add(pid)
 	}
 	p.start = process
-	p.start.Late, p.start.RanBefore = a.late || p.unseen, started <= r.t.began
+	p.start.Late, p.start.RanBefore = a.late || one.stage == joining, started <= r.t.began
 	p.describeLibrary()
 	r.describe(p, now)
 	if a.of.overwritten.Load() {
@@ -306,7 +311,7 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	}
 	r.raiseMissed(p)
 	switch {
-	case p.unseen:
+	case one.stage == joining:
 	case a.late:
 		readLate(r, p)
 	case r.lost > 0 && started <= r.lossCounted:
@@ -322,12 +327,14 @@ func (r *run) lookedAt(p *traced, a announcement) {
 	if a.unseen {
 		return
 	}
-	late := a.late && !p.reconciliation.read && (p.unseen || a.seen != watch.NotSeen)
-	if late && !p.start.Late || p.unseen && !late {
+	one := r.processes.of(p.mapping.PID)
+	joins := one.stage == joining
+	late := a.late && !p.reconciliation.read && (joins || a.seen != watch.NotSeen)
+	if late && !p.start.Late || joins && !late {
 		p.start.Late = late
 		r.describe(p, a.at)
 	}
-	p.unseen = false
+	one.examined()
 	if late {
 		readLate(r, p)
 	}
@@ -357,7 +364,7 @@ func (r *run) describe(p *traced, now uint64) {
 
 // processOf returns the process to which a record is attributed, if it is known.
 func (r *run) processOf(from origin) (p *traced, known bool) {
-	if p, known = r.processes[from.pid]; known {
+	if p, known = r.processes.traced(from.pid); known {
 		if p.last = from.time; p.first == 0 {
 			p.first = from.time
 		}
@@ -371,10 +378,11 @@ func (r *run) process(from origin, library uint8) (p *traced, known bool) {
 	if p, known := r.processOf(from); known {
 		return p, true
 	}
-	if _, once := r.lookedFor[from.pid]; once {
+	one := r.processes.of(from.pid)
+	if one.stage == sought {
 		return nil, false
 	}
-	r.lookedFor[from.pid] = struct{}{}
+	one.seek()
 	lives, reported, err := r.t.watchExit(from.pid)
 	if err != nil {
 		r.t.opts.Notice(err.Error())

@@ -133,7 +133,7 @@ func (p *traced) make(program uint64) {
 // read starts a scan of a process's allocators, while events still arrive. It does nothing if a scan runs, or if the
 // process still waits for all probes: then it is scanned afterwards.
 func (r *run) read(p *traced, first bool) {
-	if p.reconciliation.now != nil || p.unseen {
+	if p.reconciliation.now != nil || r.processes.stage(p.mapping.PID) == joining {
 		return
 	}
 	r.begin(&reading{of: p, first: first, began: time.Now()})
@@ -242,7 +242,7 @@ func (r *run) reading() bool {
 		return true
 	}
 	for _, p := range r.processes {
-		if b := &p.reconciliation; b.unfinished || b.now != nil && b.now.first {
+		if p.state() == stateScanning || p.traced != nil && p.traced.reconciliation.unfinished {
 			return true
 		}
 	}
@@ -305,7 +305,7 @@ func (r *run) schedule(rd *reading, partial bool) {
 func (r *run) merge(rd *reading) {
 	p := rd.of
 	pid := p.mapping.PID
-	if r.processes[pid] != p || p.reconciliation.now != rd {
+	if now, _ := r.processes.traced(pid); now != p || p.reconciliation.now != rd {
 		return // the process ended meanwhile
 	}
 	if r.again(rd) {
@@ -352,7 +352,7 @@ func (t *Tracer) Reconcile(pid uint32) {
 
 // suspectAll marks all processes for a comparison: events were lost, and it is unknown whose.
 func (r *run) suspectAll() {
-	for _, p := range r.processes {
+	for _, p := range r.processes.each() {
 		p.reconciliation.suspect = time.Now()
 	}
 }
@@ -360,7 +360,7 @@ func (r *run) suspectAll() {
 // anySuspect reports whether a process must be read again soon.
 func (r *run) anySuspect() bool {
 	for _, p := range r.processes {
-		if !p.reconciliation.suspect.IsZero() {
+		if p.state() == stateSuspect {
 			return true
 		}
 	}
@@ -375,7 +375,7 @@ func (r *run) check() {
 	r.t.inboxMu.Unlock()
 	now := time.Now()
 	for _, pid := range suspects {
-		if p, known := r.processes[pid]; known && p.reconciliation.suspect.IsZero() {
+		if p, known := r.processes.traced(pid); known && p.reconciliation.suspect.IsZero() {
 			p.reconciliation.suspect = now
 		}
 	}
@@ -384,7 +384,7 @@ func (r *run) check() {
 	}
 	r.checkedAt = now
 	headless := r.t.perPID() && r.t.lacks.MultiUprobes
-	for pid, p := range r.processes {
+	for pid, p := range r.processes.each() {
 		if headless && p.marked == "" && proc.Heir(pid) != 0 {
 			r.markForGood(p, whyHeadless)
 		}

@@ -23,7 +23,7 @@ func TestDeviceClosedWhileItIsRead(t *testing.T) {
 	} {
 		p := &traced{mapping: proc.Mapping{PID: pid}, devices: map[uint64][]aggregator.Chip{}, closing: map[uint64]*closing{device: {origin: from}},
 			closed: map[uint64]uint64{}, allocators: map[uint64]bool{}}
-		r := &run{t: &Tracer{}, processes: map[uint32]*traced{pid: p}, related: map[uint32]*relations{}}
+		r := &run{t: &Tracer{}, processes: processes{pid: {stage: joined, traced: p}}}
 		r.t.opts.Notice = func(s string) { t.Error(s) }
 		rd := &reading{of: p, first: true, result: &inspect.ProcessScan{Devices: map[uint64]uint64{device: allocator}}}
 		rd.result.Scan.Buffers = []aggregator.LiveBuffer{{Buffer: buffer, Device: device, Allocator: allocator}}
@@ -48,7 +48,7 @@ func TestDeviceOpenedWhileItIsRead(t *testing.T) {
 	for _, opens := range []bool{false, true} {
 		p := &traced{mapping: proc.Mapping{PID: pid}, chips: inspect.NewChips(&inspect.Inspector{}, pid), of: &attachment{}, meshes: map[uint64]bool{},
 			devices: map[uint64][]aggregator.Chip{device: nil}, unsized: map[uint64]*unsized{device: {}}, deviceOf: map[uint64]uint64{}, allocators: map[uint64]bool{allocator: true}}
-		r := &run{t: &Tracer{}, processes: map[uint32]*traced{pid: p}, related: map[uint32]*relations{pid: {}}}
+		r := &run{t: &Tracer{}, processes: processes{pid: {stage: joined, traced: p, relations: &relations{}}}}
 		rd := &reading{of: p, first: true, touched: map[uint64]struct{}{}, described: map[uint64]inspect.Device{device: {Arch: "blackhole"}}}
 		rd.result = &inspect.ProcessScan{Devices: map[uint64]uint64{device: allocator}}
 		p.reconciliation.now = rd
@@ -71,7 +71,7 @@ func TestAllocatorEndsWhileItsBlocksAreRead(t *testing.T) {
 	for _, ends := range []bool{false, true} {
 		p := &traced{mapping: proc.Mapping{PID: pid}, allocators: map[uint64]bool{allocator: true}}
 		r := newRun(&Tracer{}, nil)
-		r.processes[pid], r.related[pid] = p, &relations{}
+		r.processes[pid] = &process{stage: joined, traced: p, relations: &relations{}}
 		rd := &reading{of: p, buffersOnly: true, result: &inspect.ProcessScan{}}
 		rd.result.UnreadBlocks = map[uint64]error{allocator: unix.EFAULT}
 		p.reconciliation.now, rd.touched = rd, map[uint64]struct{}{}

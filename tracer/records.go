@@ -33,7 +33,7 @@ func (r *run) decode(b []byte) {
 		}
 		if p, known := r.process(from, head.Library); !known {
 			if perBank == 0 {
-				r.unsizedOf[from.pid] = true
+				r.processes.of(from.pid).unsized = true
 			}
 		} else {
 			r.know(p, from, e.Device, e.Allocator)
@@ -110,7 +110,7 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 		}
 		e.Kind, e.Buffer, e.Stack = aggregator.Free, object, r.stacks.take(from)
 		r.emit(e)
-		r.marks[from.pid].forget(object)
+		r.processes.marks(from.pid).forget(object)
 	case bpf.MemtraceTtKindTT_HOOKED:
 		if p, known := r.process(from, library); known {
 			p.hook(object)
@@ -187,7 +187,7 @@ func (r *run) dropAllocator(p *traced, from origin, allocator uint64) {
 
 // dropProgram forgets a program that ended.
 func (r *run) dropProgram(from origin, program uint64) {
-	if p, known := r.processes[from.pid]; known {
+	if p, known := r.processes.traced(from.pid); known {
 		p.noProgram(program)
 	}
 	r.relations(from.pid).dropProgram(program)

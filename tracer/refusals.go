@@ -131,7 +131,7 @@ func (r *run) judged() {
 		if v.of == nil {
 			r.mark(v.pid, v)
 		}
-		for pid, p := range r.processes {
+		for pid, p := range r.processes.each() {
 			if v.of != nil && p.of == v.of {
 				r.mark(pid, v)
 			}
@@ -142,12 +142,13 @@ func (r *run) judged() {
 // mark raises or lifts the reason that a process is not traced.
 func (r *run) mark(pid uint32, v verdict) {
 	e := aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: v.at,
-		Reason: &aggregator.Reason{Code: exact.ReasonNotTraced, Detail: v.why, Unsure: v.unsure && r.processes[pid] == nil}}
+		Reason: &aggregator.Reason{Code: exact.ReasonNotTraced, Detail: v.why, Unsure: v.unsure && !r.isTraced(pid)}}
 	if v.why != "" {
-		r.untraced[pid] = true
+		r.processes.of(pid).untraced = true
 		r.emit(e)
-	} else if p := r.processes[pid]; r.untraced[pid] && (p == nil || p.marked == "") {
-		delete(r.untraced, pid)
+	} else if p, known := r.processes.traced(pid); r.processes.isUntraced(pid) && (!known || p.marked == "") {
+		r.processes[pid].untraced = false
+		r.processes.drop(pid)
 		e.Kind = aggregator.ReasonLifted
 		r.emit(e)
 	}

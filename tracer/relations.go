@@ -75,22 +75,22 @@ type workload struct {
 	asked bool
 }
 
+// relations returns a process's relations, new ones if it has none.
 func (r *run) relations(pid uint32) *relations {
-	if r.related[pid] == nil {
-		r.relate(pid, memory.FilesOf(pid).Hurried())
+	if rel := r.processes.relations(pid); rel != nil {
+		return rel
 	}
-	return r.related[pid]
+	return r.processes.relate(pid, memory.FilesOf(pid).Hurried())
 }
 
-// relate makes the relations of a process, whose files are read in this way, unless it has some.
-func (r *run) relate(pid uint32, files *memory.Process) {
-	if r.related[pid] == nil {
-		r.related[pid] = &relations{
-			chipsUnknown: map[uint64]int{},
-			kernels:      map[uint64]uint64{}, cores: map[uint64]uint64{}, programs: map[uint64]*compiled{}, workloads: map[uint64]*workload{},
-			published: map[uint64]uint64{}, unknown: map[uint64]bool{}, mem: files, files: inspect.NewKernelFiles(files),
-			capturing: map[uint64]capture{}, queues: map[uint64]tracedQueue{}, rings: inspect.Rings{}, marked: map[uint32][]*aggregator.CircularBuffer{},
-		}
+// newRelations returns the relations of a process whose files are read in this way.
+func newRelations(files *memory.Process) *relations {
+	return &relations{
+		kernels: map[uint64]uint64{}, cores: map[uint64]uint64{}, programs: map[uint64]*compiled{},
+		workloads: map[uint64]*workload{}, published: map[uint64]uint64{}, unknown: map[uint64]bool{},
+		mem: files, files: inspect.NewKernelFiles(files), capturing: map[uint64]capture{},
+		queues: map[uint64]tracedQueue{}, rings: inspect.Rings{}, marked: map[uint32][]*aggregator.CircularBuffer{},
+		chipsUnknown: map[uint64]int{},
 	}
 }
 
@@ -156,7 +156,7 @@ func (r *run) programRecord(from origin, kind bpf.MemtraceTtKind, b []byte) {
 	case kind == bpf.MemtraceTtKindTT_KERNEL_ADDED && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtPair{})):
 		e := (*bpf.MemtraceTtPair)(unsafe.Pointer(&b[0]))
 		rel := r.relations(from.pid)
-		if p, known := r.processes[from.pid]; known {
+		if p, known := r.processes.traced(from.pid); known {
 			p.touch(e.Owner)
 		}
 		r.kernelAdded(from, rel, e.Owner, e.Member)
@@ -168,7 +168,7 @@ func (r *run) programRecord(from origin, kind bpf.MemtraceTtKind, b []byte) {
 		c := rel.program(e.Program)
 		c.workload = e.Workload
 		c.part = &part{MeshRange: inspect.MeshRange{At: e.Range, Bytes: slices.Clone(e.Bytes[:min(e.Length, uint64(len(e.Bytes)))])}}
-		if p, known := r.processes[from.pid]; known {
+		if p, known := r.processes.traced(from.pid); known {
 			p.touch(e.Program)
 			for _, mesh := range c.placed {
 				if list, err := r.cover(p, c.part, mesh); err != nil || len(list) != len(p.devices[mesh]) {
@@ -243,7 +243,7 @@ func (r *run) kernelFile(from origin, kernel, device uint64, file string, whole 
 		r.emit(aggregator.Event{Kind: aggregator.KernelLoaded, PID: from.pid, TID: from.tid, Time: from.time,
 			Program: program, Device: device, Kernel: &k})
 	}
-	p, known := r.processes[from.pid]
+	p, known := r.processes.traced(from.pid)
 	if !known {
 		load(device)
 		return
@@ -267,12 +267,4 @@ func (r *run) kernelFile(from origin, kernel, device uint64, file string, whole 
 			load(d)
 		}
 	})
-}
-
-// forget drops what is known of an ended process. Its counts in the BPF map are deleted at the next read of launches:
-// walking the map for each of hundreds of ending processes a second would take longer than they live.
-func (r *run) forget(pid uint32, at uint64) {
-	delete(r.related, pid)
-	delete(r.marks, pid)
-	r.exited[pid] = at
 }

@@ -51,7 +51,7 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 		stop := context.AfterFunc(ctx, func() { t.reader.Flush() })
 		defer stop()
 		defer func() {
-			for _, p := range r.processes {
+			for _, p := range r.processes.each() {
 				p.Interrupt() // nobody wants the results of running reads any more
 			}
 			r.background.Wait()
@@ -74,30 +74,19 @@ type run struct {
 	sink  func([]aggregator.Event)
 	batch []aggregator.Event
 
-	// processes are the known ones. lookedFor are PIDs that sent records but were not found to map a traced library;
-	// they are not searched for again until they end or are announced. No PID is in both.
-	processes map[uint32]*traced
-	lookedFor map[uint32]struct{}
+	processes processes
 	// targets are the PIDs of Options that still live.
 	targets map[uint32]bool
 	// later are announcements of processes that are already known: their exec may still be in the ring.
 	later []announcement
-	// execs is when a live process last called exec. An announcement from before that is of the old program.
-	execs map[uint32]uint64
 	// ended are processes that ended before they were examined. Their last records are already in the ring.
 	ended []uint32
 	// unknownEnds are ends of a command's processes that were never announced.
 	unknownEnds []unknownEnd
 	// ends are ends of processes whose remaining state is still to be dropped (see leave).
-	ends []end
-	// untraced are processes that use a library which is not traced.
-	untraced map[uint32]bool
-	forks    forkSearch
+	ends  []end
+	forks forkSearch
 
-	// related holds the programs, kernels and workloads of each process.
-	related map[uint32]*relations
-	// marks holds, for each process, what the runtime says about buffers under traces.
-	marks map[uint32]*marks
 	// names of the chips seen so far.
 	names inspect.ChipNames
 	// partial are circular buffers whose core ranges arrive in several records, by thread.
@@ -106,10 +95,7 @@ type run struct {
 	sharded sentAhead[bpf.MemtraceTtSharded]
 	// perCore are where buffers lie that have an address on each core, until their allocation is read.
 	perCore sentAhead[bpf.MemtraceTtPerCore]
-	// unsizedOf are processes whose buffers were seen before the process was known, so that their reserved sizes were
-	// not computed.
-	unsizedOf map[uint32]bool
-	stacks    *stacks
+	stacks  *stacks
 
 	lossState
 	launchState
@@ -124,11 +110,10 @@ type run struct {
 
 func newRun(t *Tracer, sink func([]aggregator.Event)) *run {
 	return &run{
-		t: t, sink: sink,
-		processes: map[uint32]*traced{}, lookedFor: map[uint32]struct{}{}, targets: map[uint32]bool{}, execs: map[uint32]uint64{}, untraced: map[uint32]bool{},
-		forks:   forkSearch{hurry: make(chan struct{}, 1)},
-		related: map[uint32]*relations{}, marks: map[uint32]*marks{}, names: inspect.ChipNames{}, partial: map[uint32]*aggregator.CircularBuffer{},
-		sharded: sentAhead[bpf.MemtraceTtSharded]{}, perCore: sentAhead[bpf.MemtraceTtPerCore]{}, unsizedOf: map[uint32]bool{}, stacks: newStacks(),
+		t: t, sink: sink, processes: processes{}, targets: map[uint32]bool{},
+		forks: forkSearch{hurry: make(chan struct{}, 1)},
+		names: inspect.ChipNames{}, partial: map[uint32]*aggregator.CircularBuffer{},
+		sharded: sentAhead[bpf.MemtraceTtSharded]{}, perCore: sentAhead[bpf.MemtraceTtPerCore]{}, stacks: newStacks(),
 		lossState: lossState{raised: map[exact.ReasonCode]moment{}}, launchState: launchState{exited: map[uint32]uint64{}},
 		operationState: operationState{callers: map[proc.FileVersion]*metal.Launchers{}},
 	}
@@ -220,7 +205,7 @@ func (r *run) deadline(sleeping bool) time.Time {
 	case !sleeping, len(r.ends) > 0:
 	case r.anySuspect():
 		wait = settle / 2
-	case len(r.processes)+len(r.lookedFor) > 0:
+	case len(r.processes) > 0:
 		wait = launchEvery // launches send no records that would wake the reader
 	default:
 		return time.Time{}
@@ -267,7 +252,7 @@ func (r *run) waits() bool {
 // was found: its library may not answer.
 func (r *run) unlooked() bool {
 	for _, p := range r.processes {
-		if p.unseen && proc.Now()-p.found < uint64(time.Second) {
+		if p.stage == joining && proc.Now()-p.traced.found < uint64(time.Second) {
 			return true
 		}
 	}

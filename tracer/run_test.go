@@ -13,7 +13,7 @@ func TestEventsOfAnUnknownProcess(t *testing.T) {
 	const pid, buffer, program = 7, 0x200, 0x300
 	r := related()
 	r.t, r.stacks, r.exited = &Tracer{}, newStacks(), map[uint32]uint64{}
-	r.lookedFor = map[uint32]struct{}{pid: {}}
+	r.processes.of(pid).seek()
 	record := func(kind bpf.MemtraceTtKind, object uint64) {
 		r.decode(bytesOf(&bpf.MemtraceTtObject{Head: bpf.MemtraceTtHead{Kind: uint8(kind), Pid: pid, Tid: pid, Time: 3}, Object: object}))
 	}
@@ -21,8 +21,8 @@ func TestEventsOfAnUnknownProcess(t *testing.T) {
 	record(bpf.MemtraceTtKindTT_FREE, buffer)
 	r.decode(bytesOf(&bpf.MemtraceTtGone{Object: bpf.MemtraceTtObject{
 		Head: bpf.MemtraceTtHead{Kind: uint8(bpf.MemtraceTtKindTT_PROGRAM_GONE), Pid: pid, Tid: pid, Time: 3}, Object: program}}))
-	if r.known(pid) || len(r.lookedFor) != 1 {
-		t.Errorf("known are %v, looked for %v", r.processes, r.lookedFor)
+	if at := r.processes.stage(pid); at != sought {
+		t.Errorf("it is %v", at)
 	}
 	record(bpf.MemtraceTtKindTT_EXIT, 0)
 	want := []aggregator.Kind{aggregator.Free, aggregator.ProgramGone, aggregator.ProcessExit}
@@ -34,8 +34,8 @@ func TestEventsOfAnUnknownProcess(t *testing.T) {
 			t.Errorf("event %d is %+v", i, e)
 		}
 	}
-	if len(r.lookedFor) != 0 || len(r.ends) != 1 {
-		t.Errorf("after its end, looked for are %v, ends %v", r.lookedFor, r.ends)
+	if len(r.processes) != 0 || len(r.ends) != 1 {
+		t.Errorf("after its end, %d processes are kept, ends %v", len(r.processes), r.ends)
 	}
 	record(bpf.MemtraceTtKindTT_EXIT, 0)
 	if len(r.batch) != len(want) {
@@ -52,16 +52,16 @@ func TestEndOfWhoHadThePIDBefore(t *testing.T) {
 	r := related()
 	r.t, r.stacks, r.exited = &Tracer{}, newStacks(), map[uint32]uint64{}
 	found := &traced{found: 10, at: 12}
-	r.processes = map[uint32]*traced{pid: found}
+	r.processes.of(pid).join(found, true)
 	r.later = []announcement{{mapping: found.mapping, at: 14}}
 	r.later[0].mapping.PID = pid
 	exit(r, 9)
-	if !r.known(pid) || len(r.later) != 1 || len(r.batch) != 0 {
-		t.Errorf("after an end before it was found: known %t, %d announcements left, events %+v", r.known(pid), len(r.later), r.batch)
+	if !r.isTraced(pid) || len(r.later) != 1 || len(r.batch) != 0 {
+		t.Errorf("after an end before it was found: known %t, %d announcements left, events %+v", r.isTraced(pid), len(r.later), r.batch)
 	}
 	exit(r, 13)
-	if r.known(pid) || len(r.later) != 1 {
-		t.Errorf("after its end: known %t, %d announcements left", r.known(pid), len(r.later))
+	if r.isTraced(pid) || len(r.later) != 1 {
+		t.Errorf("after its end: known %t, %d announcements left", r.isTraced(pid), len(r.later))
 	}
 	exit(r, 14)
 	if len(r.later) != 0 {

@@ -29,7 +29,7 @@ const (
 
 // scratchpads reads the scratchpads of the programs that are due or, with now, of all.
 func (r *run) scratchpads(now bool) {
-	for pid, rel := range r.related {
+	for pid, rel := range r.processes.related() {
 		left := rel.placing[:0]
 		for _, at := range rel.placing {
 			age := proc.Monotonic() - time.Duration(at.time)
@@ -43,7 +43,7 @@ func (r *run) scratchpads(now bool) {
 
 // place reads a program's scratchpads and emits them if they changed. It reports whether they must be read again.
 func (r *run) place(pid uint32, rel *relations, at *placing, age time.Duration) (again bool) {
-	p, known := r.processes[pid]
+	p, known := r.processes.traced(pid)
 	c := rel.programs[at.program]
 	if !known || c == nil {
 		return false // it is destroyed, or its kernels are from before tracing began

@@ -48,7 +48,7 @@ func (r *run) trace(from origin, b []byte) {
 func (r *run) tracedOn(from origin, queue uint64) uint64 {
 	rel := r.relations(from.pid)
 	q := rel.queues[queue]
-	if p, known := r.processes[from.pid]; known {
+	if p, known := r.processes.traced(from.pid); known {
 		if device, err := p.DeviceOfQueue(queue); err == nil {
 			r.device(p, origin{from.pid, from.pid, from.time}, device)
 			q.device = device
@@ -107,7 +107,7 @@ func (r *run) missedAllocs(in span) {
 		in.from = r.allocsLost.from // records of captures from then may still be in the ring
 	}
 	r.allocsLost = in
-	for pid, rel := range r.related {
+	for pid, rel := range r.processes.related() {
 		if len(rel.capturing) > 0 || rel.captured > 0 && rel.captured >= in.from {
 			r.raise(pid, exact.ReasonTracesMissed)
 		}

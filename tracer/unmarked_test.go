@@ -26,7 +26,7 @@ func beingRead(t *testing.T, first bool) (*run, *traced, *reading) {
 	r.t = &Tracer{}
 	r.t.opts.Notice = func(s string) { t.Log(s) }
 	p := &traced{mapping: proc.Mapping{PID: 7}, devices: map[uint64][]aggregator.Chip{0x1000: {{}}}, closed: map[uint64]uint64{}, allocators: map[uint64]bool{}, deviceOf: map[uint64]uint64{}}
-	r.processes[7] = p
+	r.processes.of(7).join(p, true)
 	p.reconciliation.made, p.reconciliation.met = map[uint64]bool{}, map[uint64]bool{}
 	return r, p, p.nextReading(first)
 }

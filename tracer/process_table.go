@@ -1,0 +1,220 @@
+package tracer
+
+import (
+	"fmt"
+	"iter"
+
+	"tt-memtrace/internal/memory"
+)
+
+// stage is how far the reader knows a process.
+type stage uint8
+
+const (
+	// unknown: something of it was seen, such as an exec or a verdict, but no record that is attributed to it.
+	unknown stage = iota
+	// sought: it sent records, but was not found to map a traced library. It is not searched for again until it ends or
+	// is announced.
+	sought
+	// joining: it is traced, but some probes may have been missing at its first events. It is examined again.
+	joining
+	// joined: it is traced, and all probes are attached.
+	joined
+)
+
+func (s stage) String() string { return [...]string{"unknown", "sought", "joining", "joined"}[s] }
+
+// state is where a traced process is in its life.
+type state uint8
+
+const (
+	// stateUntracked: it is not traced (yet).
+	stateUntracked state = iota
+	// stateAttached: probes are attached, perhaps not yet all.
+	stateAttached
+	// stateScanning: what it held before is being read for the first time.
+	stateScanning
+	// stateSuspect: its accounts are in doubt; a scan follows soon.
+	stateSuspect
+	// stateSteady: its events are applied, and nothing is in doubt.
+	stateSteady
+)
+
+func (s state) String() string {
+	return [...]string{"untracked", "attached", "scanning", "suspect", "steady"}[s]
+}
+
+// process is all that the reader keeps of a PID, from the first sign of it until it ends.
+type process struct {
+	stage stage
+	// traced is what is known of it while it is joining or joined.
+	traced *traced
+	// untraced: it is marked because it uses a library that is not traced.
+	untraced bool
+	// execed is when it last called exec, CLOCK_MONOTONIC ns; 0 if it was not seen to. An announcement from before that
+	// is of the old program.
+	execed uint64
+	// unsized: buffers were seen before the process was known, so that their reserved sizes were not computed.
+	unsized bool
+	// relations of its programs, kernels and workloads, and marks of what the runtime says about buffers under traces;
+	// nil while there are none. Both also exist of a process that is not traced yet.
+	relations *relations
+	marks     *marks
+}
+
+// seek notes that an unknown process sent records and is searched for.
+func (p *process) seek() {
+	p.must(p.stage == unknown, "sought")
+	p.stage = sought
+}
+
+// join begins to trace the process. whole: all probes were attached in time.
+func (p *process) join(t *traced, whole bool) {
+	p.must(p.stage < joining, "joined")
+	p.traced, p.stage = t, joining
+	if whole {
+		p.stage = joined
+	}
+	p.unsized = false
+}
+
+// examined notes that all probes of a traced process are attached now.
+func (p *process) examined() {
+	p.must(p.stage >= joining, "examined")
+	p.stage = joined
+}
+
+// lose forgets how the process is traced, because it cannot be read whether it still maps the same library. Its
+// accounts stay.
+func (p *process) lose() {
+	p.must(p.stage >= joining, "lost")
+	p.traced, p.stage = nil, unknown
+}
+
+// end forgets the program that ran in the process.
+func (p *process) end() {
+	*p = process{untraced: p.untraced, execed: p.execed}
+}
+
+// onIllegal receives each illegal transition, which is made all the same. Tests panic here: the reader's logic is
+// broken then. A tracer that runs for months does not stop for it.
+var onIllegal = func(string) {}
+
+// must reports a transition that is illegal.
+func (p *process) must(legal bool, becomes string) {
+	if !legal {
+		onIllegal(fmt.Sprintf("a process that is %v is %s", p.stage, becomes))
+	}
+}
+
+// state returns where the process is in its life.
+func (p *process) state() state {
+	switch t := p.traced; {
+	case t == nil:
+		return stateUntracked
+	case p.stage == joining:
+		return stateAttached
+	case t.reconciliation.now != nil && t.reconciliation.now.first:
+		return stateScanning
+	case !t.reconciliation.suspect.IsZero():
+		return stateSuspect
+	}
+	return stateSteady
+}
+
+// empty reports whether nothing of the process needs to be kept.
+func (p *process) empty() bool { return *p == process{} }
+
+// processes is all that the reader keeps of processes, by PID.
+type processes map[uint32]*process
+
+// of returns what is kept of a PID, from now on if need be.
+func (ps processes) of(pid uint32) *process {
+	p := ps[pid]
+	if p == nil {
+		p = &process{}
+		ps[pid] = p
+	}
+	return p
+}
+
+// drop forgets a PID of which nothing needs to be kept.
+func (ps processes) drop(pid uint32) {
+	if p := ps[pid]; p != nil && p.empty() {
+		delete(ps, pid)
+	}
+}
+
+// traced returns a traced process.
+func (ps processes) traced(pid uint32) (t *traced, known bool) {
+	if p := ps[pid]; p != nil {
+		return p.traced, p.traced != nil
+	}
+	return nil, false
+}
+
+// stage returns how far a process is known.
+func (ps processes) stage(pid uint32) stage {
+	if p := ps[pid]; p != nil {
+		return p.stage
+	}
+	return unknown
+}
+
+// each yields the traced processes.
+func (ps processes) each() iter.Seq2[uint32, *traced] {
+	return func(yield func(uint32, *traced) bool) {
+		for pid, p := range ps {
+			if p.traced != nil && !yield(pid, p.traced) {
+				return
+			}
+		}
+	}
+}
+
+// isUntraced reports whether a process is marked because it uses a library that is not traced.
+func (ps processes) isUntraced(pid uint32) bool { return ps[pid] != nil && ps[pid].untraced }
+
+// execed returns when a process last called exec, or 0.
+func (ps processes) execed(pid uint32) uint64 {
+	if p := ps[pid]; p != nil {
+		return p.execed
+	}
+	return 0
+}
+
+// relations returns a process's relations, or nil.
+func (ps processes) relations(pid uint32) *relations {
+	if p := ps[pid]; p != nil {
+		return p.relations
+	}
+	return nil
+}
+
+// related yields the relations of all processes that have any.
+func (ps processes) related() iter.Seq2[uint32, *relations] {
+	return func(yield func(uint32, *relations) bool) {
+		for pid, p := range ps {
+			if p.relations != nil && !yield(pid, p.relations) {
+				return
+			}
+		}
+	}
+}
+
+// relate makes the relations of a process, whose files are read in this way, unless it has some.
+func (ps processes) relate(pid uint32, files *memory.Process) *relations {
+	p := ps.of(pid)
+	if p.relations == nil {
+		p.relations = newRelations(files)
+	}
+	return p.relations
+}
+
+// marks returns a process's marks, or nil.
+func (ps processes) marks(pid uint32) *marks {
+	if p := ps[pid]; p != nil {
+		return p.marks
+	}
+	return nil
+}
