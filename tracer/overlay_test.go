@@ -128,7 +128,7 @@ func TestOverlayCopiesALibrary(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(overlay(t, lower), discover.LibraryNames[0])
-	tr := start(t, Options{})
+	tr := start(t, Options{Follow: uint32(os.Getpid())})
 	open := func(chip int) *ledger {
 		p := fixture.Launch(t)
 		fixture.Do(t, p, "open %s", path)

@@ -630,7 +630,7 @@ func (tr *trace) awaitProcess(pid int, there bool) {
 // A killed process takes its memory out of the accounts.
 func TestKilledProcess(t *testing.T) {
 	r := installed(t)
-	tr := start(t, tracer.Options{})
+	tr := start(t, tracer.Options{Follow: uint32(os.Getpid())})
 	w := workload(t, r, rig.Options{Cluster: "n300", Args: []string{"--steps", "50"}})
 	tr.compare(w.PID(), next(t, w, rig.EventRest))
 	if len(tr.buffers(w.PID())) == 0 {
