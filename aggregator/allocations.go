@@ -82,19 +82,26 @@ const (
 
 // room reports whether a process can have another buffer. If not, it is marked.
 func (a *Aggregator) room(p *process, at uint64) bool {
-	if p.buffers.live < a.limits.process && a.live < a.limits.all {
-		return true
+	reached := a.limits.reached(p.buffers.live, a.live)
+	if reached != "" {
+		p.raiseFor(exact.ReasonLimitReached, reached, at)
 	}
-	detail := fmt.Sprintf("%d buffers of one process", a.limits.process)
-	if a.live >= a.limits.all {
-		detail = fmt.Sprintf("%d buffers of all processes", a.limits.all)
-	}
-	p.raiseFor(exact.ReasonLimitReached, detail, at)
-	return false
+	return reached == ""
 }
 
 // limits are these bounds; tests set lower ones.
 type limits struct{ process, all int }
+
+// reached says which limit forbids another buffer, if a process and all have that many; empty if none does.
+func (l limits) reached(process, all int) string {
+	switch {
+	case all >= l.all:
+		return fmt.Sprintf("%d buffers of all processes", l.all)
+	case process >= l.process:
+		return fmt.Sprintf("%d buffers of one process", l.process)
+	}
+	return ""
+}
 
 // addBuffer adds a buffer that was allocated at the time since, 0 where unknown.
 func (a *Aggregator) addBuffer(p *process, e *Event, since uint64) {

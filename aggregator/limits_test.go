@@ -54,6 +54,13 @@ func TestLimits(t *testing.T) {
 	}
 	scan(0, 1, 2, 4)
 	check("compared with too many,", 1, 3, 4, true)
+	// A sample shows what was allocated since the last one, so what found no room is not counted at each sample.
+	a.processes[1].info.Source = Sampled
+	for range 2 {
+		scan(0, 1, 2, 4, 5)
+		check("sampled with too many,", 1, 3, 4, true)
+	}
+	a.processes[1].info.Source = Traced
 	scan(0, 1)
 	check("compared with what fits,", 1, 2, 4, false)
 	alloc(2, 3)

@@ -275,14 +275,23 @@ func (m *merging) buffers() {
 	for _, id := range gone {
 		m.emit(Event{Kind: Free, Buffer: id, Found: m.how})
 	}
+	full := ""
 	for _, h := range changed {
-		if old := p.buffers.get(h.Buffer); old != nil && old.is(h) {
+		old := p.buffers.get(h.Buffer)
+		if old != nil && old.is(h) {
 			m.emit(Event{Kind: SizeRead, Buffer: h.Buffer, PerBank: h.PerBank, PerCore: h.PerCore})
+			continue
+		}
+		if reached := m.a.limits.reached(p.buffers.live, m.a.live); reached != "" && old == nil {
+			full = reached
 			continue
 		}
 		m.emit(Event{Kind: Alloc, Found: m.how, Device: h.Device, Allocator: h.Allocator, Buffer: h.Buffer,
 			Memory: h.Memory, MemoryLayout: h.MemoryLayout, Address: h.Address, Size: h.Size, PerBank: h.PerBank,
 			PageSize: h.PageSize, PerCore: h.PerCore})
+	}
+	if full != "" { // raised once: what finds no room is not counted, nor recorded, at each scan again
+		m.emit(Event{Kind: ReasonRaised, Reason: &Reason{Code: exact.ReasonLimitReached, Detail: full}})
 	}
 }
 

@@ -38,6 +38,8 @@ type reconciliation struct {
 	lostPrograms uint64
 	// disagrees is set while the runtime's own account contradicts the last complete scan.
 	disagrees bool
+	// tracesBefore is set while a scan found that buffers may be younger than traces from before.
+	tracesBefore bool
 	// unreserved is set while the reserved size of some buffers could not be read.
 	unreserved bool
 	// unread are the programs that the last reading could not read completely. unfinished is set if it ran out of

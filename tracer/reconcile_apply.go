@@ -203,11 +203,14 @@ func (rd *reading) unreserved(scan *aggregator.Scan) {
 	scan.Settles = append(scan.Settles, exact.ReasonReservedUnknown)
 }
 
-// tracesBefore adds to the first scan of a process whether buffers may be younger than traces from before.
+// tracesBefore adds to the first scan of a process whether buffers may be younger than traces from before. It settles
+// nothing if no scan raised that: the accounts raise it too, for a replay of such a trace.
 func (rd *reading) tracesBefore(scan *aggregator.Scan) {
-	if !rd.first {
+	b := &rd.of.reconciliation
+	if !rd.first || rd.traces == nil && !b.tracesBefore {
 		return
 	}
+	b.tracesBefore = rd.traces != nil
 	scan.Settles = append(scan.Settles, exact.ReasonTracesBeforeAttach)
 	if rd.traces != nil {
 		why := aggregator.Reason{Code: exact.ReasonTracesBeforeAttach, Detail: rd.traces.Error()}

@@ -1,6 +1,7 @@
 package tracer
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
@@ -83,5 +84,24 @@ func TestAllocatorEndsWhileItsBlocksAreRead(t *testing.T) {
 		if i < 0 || (r.batch[i].Scan.BlocksDisagree == "") != ends {
 			t.Errorf("it ends: %t; %+v", ends, r.batch)
 		}
+	}
+}
+
+// The accounts raise that buffers may be younger than a trace from before, for a replay of it: a first scan that finds
+// none such decides nothing, and one after a scan that found some lifts it.
+func TestScanOfBuffersThatMayBeYoungerThanTraces(t *testing.T) {
+	r, p, rd := beingRead(t, true)
+	for i, step := range []struct {
+		traces           error
+		settles, reasons int
+	}{{nil, 0, 0}, {errors.New("one is"), 1, 1}, {nil, 1, 0}, {nil, 0, 0}} {
+		rd.traces = step.traces
+		var scan aggregator.Scan
+		rd.tracesBefore(&scan)
+		if len(scan.Settles) != step.settles || len(scan.Reasons) != step.reasons {
+			t.Errorf("scan %d settles %v with %v", i, scan.Settles, scan.Reasons)
+		}
+		r.merge(rd)
+		rd = p.nextReading(true)
 	}
 }
