@@ -161,6 +161,16 @@ func (ps processes) stage(pid uint32) stage {
 	return unknown
 }
 
+// active reports whether a process is traced or sent records.
+func (ps processes) active() bool {
+	for _, p := range ps {
+		if p.stage != unknown {
+			return true
+		}
+	}
+	return false
+}
+
 // each yields the traced processes.
 func (ps processes) each() iter.Seq2[uint32, *traced] {
 	return func(yield func(uint32, *traced) bool) {

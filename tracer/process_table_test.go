@@ -66,7 +66,13 @@ func TestNothingIsKeptOfAProcessThatEnded(t *testing.T) {
 	p := ps.of(7)
 	p.seek()
 	p.untraced = true
+	if !ps.active() {
+		t.Error("the reader may sleep for good while records of a process arrive")
+	}
 	p.end()
+	if ps.active() {
+		t.Error("a process that is not traced keeps the reader awake")
+	}
 	if ps.drop(7); ps[7] == nil {
 		t.Error("that it is not traced is forgotten")
 	}

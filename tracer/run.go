@@ -205,7 +205,7 @@ func (r *run) deadline(sleeping bool) time.Time {
 	case !sleeping, len(r.ends) > 0:
 	case r.anySuspect():
 		wait = settle / 2
-	case len(r.processes) > 0:
+	case r.processes.active():
 		wait = launchEvery // launches send no records that would wake the reader
 	default:
 		return time.Time{}
@@ -245,7 +245,7 @@ func (r *run) waits() bool {
 	r.t.inboxMu.Lock()
 	found := len(r.t.announced) > 0
 	r.t.inboxMu.Unlock()
-	return !started || found || r.reading() || r.unlooked() || len(r.ends) > 0 || len(r.ended) > 0 || r.forks.lost && len(r.processes) > 0 || r.forks.searching()
+	return !started || found || r.reading() || r.unlooked() || len(r.ends) > 0 || len(r.ended) > 0 || r.forks.lost && r.processes.active() || r.forks.searching()
 }
 
 // unlooked reports whether a process that sent events is still to be examined. It gives up a second after the process
