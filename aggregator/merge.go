@@ -166,6 +166,25 @@ func (a *Aggregator) Merge(e *Event, apply func([]Event)) {
 	m.conclude()
 }
 
+// Expand calls apply with parts of a batch of events in their order; apply must apply each part to the accounts before it
+// returns. In place of a scan it gets the events that merge it, one by one, so it never gets a scan.
+func Expand(a *Aggregator, events []Event, apply func([]Event)) {
+	first := 0
+	for i := range events {
+		if events[i].Kind != Scanned {
+			continue
+		}
+		if first < i {
+			apply(events[first:i])
+		}
+		a.Merge(&events[i], apply)
+		first = i + 1
+	}
+	if first < len(events) {
+		apply(events[first:])
+	}
+}
+
 // merging is one call of Merge.
 type merging struct {
 	a    *Aggregator

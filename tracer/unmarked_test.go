@@ -41,24 +41,19 @@ func (p *traced) nextReading(first bool) *reading {
 // count counts the events of a kind, those of merged scans included.
 func (r *run) count(of aggregator.Kind) (n int) {
 	accounts := aggregator.New()
-	apply := func(list []aggregator.Event) {
+	for _, e := range r.batch {
+		if e.Kind == aggregator.Scanned && of == e.Kind {
+			n++
+		}
+	}
+	aggregator.Expand(accounts, r.batch, func(list []aggregator.Event) {
 		for _, e := range list {
 			if e.Kind == of {
 				n++
 			}
 			accounts.Apply(&e)
 		}
-	}
-	for _, e := range r.batch {
-		if e.Kind != aggregator.Scanned {
-			apply([]aggregator.Event{e})
-			continue
-		}
-		if of == aggregator.Scanned {
-			n++
-		}
-		accounts.Merge(&e, apply)
-	}
+	})
 	return n
 }
 

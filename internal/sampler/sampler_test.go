@@ -67,19 +67,12 @@ func sample(t *testing.T, o Options) *sampling {
 		done <- s.source.Run(ctx, func() { close(ready) }, func(events []aggregator.Event) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			apply := func(list []aggregator.Event) {
+			aggregator.Expand(s.accounts, events, func(list []aggregator.Event) {
 				for i := range list {
 					s.kinds[list[i].Kind]++
 					s.accounts.Apply(&list[i])
 				}
-			}
-			for i := range events {
-				if e := &events[i]; e.Kind == aggregator.Scanned {
-					s.accounts.Merge(e, apply)
-				} else {
-					apply(events[i : i+1])
-				}
-			}
+			})
 		})
 	}()
 	t.Cleanup(func() { s.stop() })

@@ -235,16 +235,7 @@ func (s *Session) apply(events []aggregator.Event) (suspects []uint32) {
 			redact(&events[i])
 		}
 	}
-	for len(events) > 0 {
-		scan := slices.IndexFunc(events, func(e aggregator.Event) bool { return e.Kind == aggregator.Scanned })
-		if scan < 0 {
-			s.applyPart(events)
-			break
-		}
-		s.applyPart(events[:scan])
-		s.accounts.Merge(&events[scan], s.applyPart)
-		events = events[scan+1:]
-	}
+	aggregator.Expand(s.accounts, events, s.applyPart)
 	for _, k := range s.sinks {
 		if k.Batch != nil {
 			k.Batch()
@@ -257,7 +248,7 @@ func (s *Session) apply(events []aggregator.Event) (suspects []uint32) {
 // applyPart applies events that are no scans, and shows them to the sinks.
 func (s *Session) applyPart(events []aggregator.Event) {
 	for _, k := range s.sinks {
-		if k.Events != nil && len(events) > 0 {
+		if k.Events != nil {
 			k.Events(events)
 		}
 	}

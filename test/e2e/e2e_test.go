@@ -107,23 +107,7 @@ func startWith(t *testing.T, o tracer.Options, prepare func(*trace), around ...f
 		tr.done <- tr.tracer.Run(ctx, func() { close(ready) }, func(events []aggregator.Event) {
 			tr.mu.Lock()
 			defer tr.mu.Unlock()
-			apply := func() {
-				for i := range events {
-					tr.accounts.Apply(&events[i])
-					if tr.event != nil {
-						tr.event(&events[i])
-					}
-				}
-			}
-			for _, f := range around {
-				inner := apply
-				apply = func() { f(events, inner) }
-			}
-			tr.note(events)
-			if tr.events != nil {
-				tr.events(events)
-			}
-			apply()
+			aggregator.Expand(tr.accounts, events, func(part []aggregator.Event) { tr.apply(part, around) })
 			if tr.batch != nil {
 				tr.batch()
 			}
@@ -137,6 +121,27 @@ func startWith(t *testing.T, o tracer.Options, prepare func(*trace), around ...f
 		t.Fatalf("the tracer ended: %v", err)
 	}
 	return tr
+}
+
+// apply applies events that are no scans, and shows them to the test.
+func (tr *trace) apply(events []aggregator.Event, around []func([]aggregator.Event, func())) {
+	apply := func() {
+		for i := range events {
+			tr.accounts.Apply(&events[i])
+			if tr.event != nil {
+				tr.event(&events[i])
+			}
+		}
+	}
+	for _, f := range around {
+		inner := apply
+		apply = func() { f(events, inner) }
+	}
+	tr.note(events)
+	if tr.events != nil {
+		tr.events(events)
+	}
+	apply()
 }
 
 // note keeps of events what the accounts do not.
