@@ -166,8 +166,8 @@ func (a *Aggregator) Merge(e *Event, apply func([]Event)) {
 	m.conclude()
 }
 
-// Expand calls apply with parts of a batch of events in their order; apply must apply each part to the accounts before it
-// returns. In place of a scan it gets the events that merge it, one by one, so it never gets a scan.
+// Expand calls apply with parts of a batch of events in their order; apply must apply each part to the accounts before
+// it returns. In place of a scan it gets the events that merge it, one by one, so it never gets a scan.
 func Expand(a *Aggregator, events []Event, apply func([]Event)) {
 	first := 0
 	for i := range events {

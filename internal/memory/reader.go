@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -126,6 +127,8 @@ func (r *reader) run(socket *os.File) error {
 	r.command = &exec.Cmd{
 		Path: "/proc/self/exe", Args: []string{readerName}, Dir: "/",
 		Env: []string{"GOMAXPROCS=1"}, ExtraFiles: []*os.File{socket, buffer},
+		// A ^C in the terminal ends this program in order: it still reads what ends.
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 	}
 	if err := r.command.Start(); err != nil {
 		return err

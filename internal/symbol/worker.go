@@ -204,6 +204,7 @@ func startWorker() (*worker, error) {
 	w.command = &exec.Cmd{
 		Path: "/proc/self/exe", Args: []string{workerName}, Dir: "/",
 		Env: []string{"GOMAXPROCS=1", "GOGC=50"}, ExtraFiles: []*os.File{theirs},
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true}, // a ^C in the terminal is not for it
 	}
 	if err := w.command.Start(); err != nil {
 		conn.Close()
