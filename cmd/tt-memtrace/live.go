@@ -227,17 +227,13 @@ func (l *live) verdict() error {
 	if n := s.Counters.ExitedInexact; n > 0 {
 		why = append(why, plural.Of(n, "process lacked events when it exited", "processes lacked events when they exited"))
 	}
-	var unseen []string
-	if len(l.command) > 0 && l.tracer != nil {
-		var unread []string
-		unread, unseen = beforeTraced(s)
-		why = append(why, unread...)
-	}
 	if len(why) > 0 {
 		return lossError("the numbers are not exact: " + list(why))
 	}
-	if l.needsAll && len(unseen) > 0 {
-		return lossError("events are missing: " + list(unseen))
+	if l.needsAll && len(l.command) > 0 && l.tracer != nil {
+		if unseen := beforeTraced(s); len(unseen) > 0 {
+			return lossError("events are missing: " + list(unseen))
+		}
 	}
 	if n := s.Counters.Lost; n > 0 {
 		l.notice(plural.Of(n, "event was lost", "events were lost") + "; the numbers were read from the processes again, and are exact now")
@@ -245,20 +241,17 @@ func (l *live) verdict() error {
 	return nil
 }
 
-// beforeTraced lists the processes that a command started and that held buffers, or may have, before their library had
-// probes. Those that ended before they could be read are unread. The unseen lack events alone.
-func beforeTraced(s *aggregator.Snapshot) (unread, unseen []string) {
-	for i, p := range slices.Concat(s.Processes, s.Ended) {
-		switch n := p.Agreement.Found; {
-		case p.Info.RanBefore:
-		case p.Late && i >= len(s.Processes):
-			unread = append(unread, fmt.Sprintf("process %d ended before its earlier buffers could be read", p.PID))
-		case n > 0:
+// beforeTraced lists the processes that a command started and that held buffers before their library had probes: their
+// events are missing. One that ended before that could be read is marked (late), and is not listed: each first process
+// of a library begins so, and a short one rarely held any.
+func beforeTraced(s *aggregator.Snapshot) (unseen []string) {
+	for _, p := range slices.Concat(s.Processes, s.Ended) {
+		if n := p.Agreement.Found; n > 0 && !p.Info.RanBefore {
 			what := plural.Of(n, "buffer", "buffers")
 			unseen = append(unseen, fmt.Sprintf("process %d allocated %s before it was traced", p.PID, what))
 		}
 	}
-	return unread, unseen
+	return unseen
 }
 
 // end sends a command the signal that this program got.
