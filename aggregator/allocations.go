@@ -45,8 +45,13 @@ const (
 	maxBanks = math.MaxUint16
 )
 
+// plausibleBuffer reports whether a buffer of this size can be.
+func plausibleBuffer(m Memory, size, perBank uint64, on PerCore) bool {
+	return m < NumMemories && size <= maxBytes && perBank <= maxBytes && on.plausible()
+}
+
 func (a *Aggregator) alloc(p *process, e *Event) {
-	if e.Memory >= NumMemories || e.Size > maxBytes || e.PerBank > maxBytes || !e.PerCore.plausible() {
+	if !plausibleBuffer(e.Memory, e.Size, e.PerBank, e.PerCore) {
 		p.odd(e)
 		return
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // Scan is what a process held while its memory was read. Merge makes the accounts equal to it, except for what events
-// since Began report. Addresses are those of the process's own objects.
+// since Began report. It names objects by their addresses in the process.
 type Scan struct {
 	// First: the first scan of a process that was attached late.
 	First bool
@@ -152,7 +152,7 @@ func (a *Aggregator) Merge(e *Event, apply func([]Event)) {
 		p.odd(e)
 		return
 	}
-	m := merging{a: a, p: p, scan: e.Scan, pid: e.PID, at: e.Time, apply: apply}
+	m := merging{a: a, p: p, scan: e.Scan, live: setOf(e.Scan.Live), at: e.Time, apply: apply}
 	switch {
 	case e.Scan.First:
 		m.how = FoundFirst
@@ -190,7 +190,8 @@ type merging struct {
 	a    *Aggregator
 	p    *process
 	scan *Scan
-	pid  uint32
+	// live are the allocators that exist, if the scan read that.
+	live map[uint64]bool
 	at   uint64
 	// how its changes became known.
 	how Found
@@ -202,7 +203,7 @@ type merging struct {
 
 func (m *merging) emit(e Event) {
 	m.one[0] = e
-	m.one[0].PID, m.one[0].Time = m.pid, m.at
+	m.one[0].PID, m.one[0].Time = m.p.pid, m.at
 	m.apply(m.one[:])
 }
 
@@ -212,11 +213,9 @@ func (m *merging) devices() {
 	for _, device := range s.Closed {
 		m.emit(Event{Kind: DeviceClose, Device: device})
 	}
-	if s.LiveRead {
-		for _, allocator := range slices.Sorted(maps.Keys(p.allocators)) {
-			if !slices.Contains(s.Live, allocator) && !s.touched(allocator) {
-				m.emit(Event{Kind: AllocatorGone, Allocator: allocator})
-			}
+	for _, allocator := range slices.Sorted(maps.Keys(p.allocators)) {
+		if m.ended(allocator) {
+			m.emit(Event{Kind: AllocatorGone, Allocator: allocator})
 		}
 	}
 	for i := range s.Devices {
@@ -234,6 +233,20 @@ func (m *merging) devices() {
 			m.emit(Event{Kind: AllocatorSeen, Device: c.Device, Allocator: c.Allocator, Capacity: &c.Capacity})
 		}
 	}
+}
+
+// ended reports whether an allocator has ended, and no event of it came during the scan.
+func (m *merging) ended(allocator uint64) bool {
+	return m.scan.LiveRead && !m.live[allocator] && !m.scan.touched(allocator)
+}
+
+// setOf returns the elements of a list as a set.
+func setOf(list []uint64) map[uint64]bool {
+	set := make(map[uint64]bool, len(list))
+	for _, id := range list {
+		set[id] = true
+	}
+	return set
 }
 
 // is reports whether an open device is known as it was scanned.
@@ -260,11 +273,6 @@ func (m *merging) buffers() {
 	for _, id := range s.Allocators {
 		read[id] = !s.touched(id)
 	}
-	live := map[uint64]bool{}
-	for _, id := range s.Live {
-		live[id] = true
-	}
-	ended := func(b *buffer) bool { return s.LiveRead && !live[b.allocator] && !s.touched(b.allocator) }
 	kept := make([]bool, p.buffers.used) // by place
 	var changed []*LiveBuffer
 	for i := range s.Buffers {
@@ -275,7 +283,7 @@ func (m *merging) buffers() {
 		}
 		switch {
 		case s.touched(h.Buffer), s.touched(h.Allocator):
-		case !h.plausible():
+		case !plausibleBuffer(h.Memory, h.Size, h.PerBank, h.PerCore):
 			m.implausible = true
 		case old == nil || !old.is(h) || old.perBank == 0 && h.PerBank != 0:
 			changed = append(changed, h)
@@ -286,7 +294,7 @@ func (m *merging) buffers() {
 	}
 	var gone []uint64
 	for place, keep := range kept {
-		if b := p.buffers.at(uint32(place)); !keep && b.device != nil && (read[b.allocator] || ended(b)) && !s.touched(b.id) {
+		if b := p.buffers.at(uint32(place)); !keep && b.device != nil && (read[b.allocator] || m.ended(b.allocator)) && !s.touched(b.id) {
 			gone = append(gone, b.id)
 		}
 	}
@@ -314,10 +322,6 @@ func (m *merging) buffers() {
 	}
 }
 
-func (h *LiveBuffer) plausible() bool {
-	return h.Memory < NumMemories && h.Size <= maxBytes && h.PerBank <= maxBytes && h.PerCore.plausible()
-}
-
 // is reports whether a buffer is the one that was scanned. Its block in each bank, if known, is the allocator's.
 func (b *buffer) is(h *LiveBuffer) bool {
 	return b.isAt(h) && b.size == h.Size && b.memory == h.Memory && b.allocator == h.Allocator &&
@@ -328,10 +332,7 @@ func (b *buffer) is(h *LiveBuffer) bool {
 func (m *merging) programs() {
 	s, p := m.scan, m.p
 	if s.ProgramsRead {
-		live := make(map[uint64]bool, len(s.Programs))
-		for _, id := range s.Programs {
-			live[id] = true
-		}
+		live := setOf(s.Programs)
 		for _, id := range slices.Sorted(maps.Keys(p.programs)) {
 			if !live[id] && !s.touched(id) {
 				m.emit(Event{Kind: ProgramGone, Program: id, Found: m.how})
@@ -401,13 +402,13 @@ func (pr *program) isThrough(device uint64) bool {
 // reasons raises and lifts the reasons about which the scan decides.
 func (m *merging) reasons() {
 	for _, code := range m.scan.Settles {
-		of := func(r Reason) bool { return r.Code == code }
-		now, known := slices.IndexFunc(m.scan.Reasons, of), slices.IndexFunc(m.p.reasons.list, of)
+		now := slices.IndexFunc(m.scan.Reasons, func(r Reason) bool { return r.Code == code })
+		known := m.p.reasons.find(code, m.p.pid)
 		switch {
 		case now >= 0 && known >= 0 && m.scan.Reasons[now].says(&m.p.reasons.list[known]): // it is raised already
 		case now >= 0:
 			m.emit(Event{Kind: ReasonRaised, Reason: &m.scan.Reasons[now]})
-		case known >= 0, m.a.reasons.find(code, m.pid) >= 0: // the latter was raised before the process was known
+		case known >= 0, m.a.reasons.find(code, m.p.pid) >= 0: // the latter was raised before the process was known
 			m.emit(Event{Kind: ReasonLifted, Reason: &Reason{Code: code}})
 		}
 	}

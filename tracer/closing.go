@@ -111,7 +111,7 @@ func (r *run) notOpen(p *traced, from origin, device, began uint64) {
 		clear(p.closed)
 	}
 	p.closed[device] = from.time
-	if rel := r.processes.relations(from.pid); rel != nil {
+	if rel := r.processes.get(from.pid).relations; rel != nil {
 		rel.rings.Drop(device)
 		for queue, q := range rel.queues {
 			if q.device == device {
@@ -123,7 +123,7 @@ func (r *run) notOpen(p *traced, from origin, device, began uint64) {
 		}
 	}
 	r.emit(aggregator.Event{Kind: aggregator.DeviceClose, PID: from.pid, TID: from.tid, Time: from.time, Device: device})
-	if rel := r.processes.relations(from.pid); rel != nil && len(p.devices) == 0 {
+	if rel := r.processes.get(from.pid).relations; rel != nil && len(p.devices) == 0 {
 		for program := range rel.chipsUnknown { // the program is on no chip any more
 			r.chipsKnown(from.pid, from.time, program)
 		}

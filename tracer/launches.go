@@ -136,7 +136,7 @@ func (r *run) lastLaunches(pid uint32, object uint64, l *bpf.MemtraceTtLaunch) {
 
 // launchesAtEnd emits, for a process that ended, the launches since the last read of objects that it did not destroy.
 func (r *run) launchesAtEnd(from origin) {
-	rel := r.processes.relations(from.pid)
+	rel := r.processes.get(from.pid).relations
 	if rel == nil {
 		return
 	}

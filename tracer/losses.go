@@ -142,11 +142,11 @@ func (r *run) unread(p *traced, from origin, kind bpf.MemtraceTtKind) {
 		why.Code = exact.ReasonTracesMissed
 	case bpf.MemtraceTtKindTT_MARK:
 		why.Code = exact.ReasonTracesMissed
-		r.processes.marks(from.pid).doubt()
+		r.processes.get(from.pid).marks.doubt()
 	case bpf.MemtraceTtKindTT_WORKLOAD_NAMED:
 		return // the caller of the launch gives the name instead
 	default:
-		if rel := r.processes.relations(from.pid); kind == bpf.MemtraceTtKindTT_ALLOC && rel != nil && len(rel.capturing) > 0 {
+		if rel := r.processes.get(from.pid).relations; kind == bpf.MemtraceTtKindTT_ALLOC && rel != nil && len(rel.capturing) > 0 {
 			r.raise(from.pid, exact.ReasonTracesMissed) // see missedAllocs
 		}
 		p.unread++
@@ -185,7 +185,7 @@ func (r *run) markUnread() {
 // any.
 func (r *run) unreadOf(p *traced) {
 	p.unread++
-	if rel := r.processes.relations(p.mapping.PID); rel != nil && len(rel.programs) > 0 {
+	if rel := r.processes.get(p.mapping.PID).relations; rel != nil && len(rel.programs) > 0 {
 		p.unreadParts++
 	}
 }
@@ -196,7 +196,7 @@ func (r *run) lateReads(p *traced) uint64 {
 	for _, o := range p.others {
 		n += o.Late()
 	}
-	if rel := r.processes.relations(p.mapping.PID); rel != nil {
+	if rel := r.processes.get(p.mapping.PID).relations; rel != nil {
 		n += rel.mem.Late()
 	}
 	return n
@@ -205,7 +205,7 @@ func (r *run) lateReads(p *traced) uint64 {
 // missing returns how many events of a process may be missing, and how many of those make up programs.
 func (r *run) missing(p *traced) (events, parts uint64) {
 	parts = r.lostParts + p.unreadParts
-	if rel := r.processes.relations(p.mapping.PID); rel != nil && len(rel.programs) > 0 {
+	if rel := r.processes.get(p.mapping.PID).relations; rel != nil && len(rel.programs) > 0 {
 		parts += r.lostClosings // programs hold nothing on closed chips, even if the chips opened again
 	}
 	return r.lost + p.unread, parts

@@ -32,7 +32,7 @@ const (
 
 // handleMark handles a record of the runtime's tracking.
 func (r *run) handleMark(from origin, e *bpf.MemtraceTtMark) {
-	m := r.processes.marks(from.pid)
+	m := r.processes.get(from.pid).marks
 	if m == nil {
 		m = &marks{scopes: map[uint32][][]uint64{}, marking: map[uint32]uint64{}, ids: map[uint64]uint64{}, buffers: map[uint64]uint64{}}
 		r.processes.of(from.pid).marks = m
@@ -73,7 +73,7 @@ func (r *run) handleMark(from origin, e *bpf.MemtraceTtMark) {
 
 // markAllocated marks a newly allocated buffer if it was allocated in a scope.
 func (r *run) markAllocated(from origin, buffer uint64) {
-	m := r.processes.marks(from.pid)
+	m := r.processes.get(from.pid).marks
 	if m == nil {
 		return
 	}

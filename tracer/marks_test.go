@@ -58,7 +58,7 @@ func TestMarks(t *testing.T) {
 	mark(1, known, 0, 2)
 	mark(1, known, 0, 99)
 	expect("acknowledged", 11)
-	r.processes.marks(1).forget(12)
+	r.processes.get(1).marks.forget(12)
 	mark(1, tracked, 15, 7, 70) // another buffer at the address of 15
 	mark(1, known, 0, 3)
 	mark(1, known, 0, 6)
@@ -67,7 +67,7 @@ func TestMarks(t *testing.T) {
 	expect("of the one that is there", 15)
 
 	mark(1, begins, 0, 0, 70)
-	r.processes.marks(1).doubt()
+	r.processes.get(1).marks.doubt()
 	mark(1, tracked, 16, 8, 70)
 	expect("after a loss")
 
@@ -80,7 +80,7 @@ func TestMarks(t *testing.T) {
 	for i := range uint64(maxTracked + 10) {
 		mark(1, tracked, 1<<32+i, 100+i, 1)
 	}
-	if m := r.processes.marks(1); len(m.scopes) > maxMarkingThreads || len(m.scopes[1]) > maxScopes || len(m.ids) > maxTracked || len(m.ids) != len(m.buffers) {
+	if m := r.processes.get(1).marks; len(m.scopes) > maxMarkingThreads || len(m.scopes[1]) > maxScopes || len(m.ids) > maxTracked || len(m.ids) != len(m.buffers) {
 		t.Errorf("%d threads, %d scopes, %d and %d buffers are kept", len(m.scopes), len(m.scopes[1]), len(m.ids), len(m.buffers))
 	}
 }

@@ -52,7 +52,7 @@ func (r *run) nameLaunched(until uint64) {
 	}
 	r.unnamedSoughtAt = time.Now()
 	r.unnamed = slices.DeleteFunc(r.unnamed, func(u unnamed) bool {
-		rel := r.processes.relations(u.pid)
+		rel := r.processes.get(u.pid).relations
 		if rel == nil {
 			return true
 		}

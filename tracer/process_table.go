@@ -145,20 +145,18 @@ func (ps processes) drop(pid uint32) {
 	}
 }
 
-// traced returns a traced process.
-func (ps processes) traced(pid uint32) (t *traced, known bool) {
+// get returns what is kept of a PID: the zero process if nothing is. To change it, use of.
+func (ps processes) get(pid uint32) process {
 	if p := ps[pid]; p != nil {
-		return p.traced, p.traced != nil
+		return *p
 	}
-	return nil, false
+	return process{}
 }
 
-// stage returns how far a process is known.
-func (ps processes) stage(pid uint32) stage {
-	if p := ps[pid]; p != nil {
-		return p.stage
-	}
-	return unknown
+// traced returns a traced process.
+func (ps processes) traced(pid uint32) (t *traced, known bool) {
+	t = ps.get(pid).traced
+	return t, t != nil
 }
 
 // active reports whether a process is traced or sent records.
@@ -173,39 +171,19 @@ func (ps processes) active() bool {
 
 // each yields the traced processes.
 func (ps processes) each() iter.Seq2[uint32, *traced] {
-	return func(yield func(uint32, *traced) bool) {
-		for pid, p := range ps {
-			if p.traced != nil && !yield(pid, p.traced) {
-				return
-			}
-		}
-	}
-}
-
-// isUntraced reports whether a process is marked because it uses a library that is not traced.
-func (ps processes) isUntraced(pid uint32) bool { return ps[pid] != nil && ps[pid].untraced }
-
-// execed returns when a process last called exec, or 0.
-func (ps processes) execed(pid uint32) uint64 {
-	if p := ps[pid]; p != nil {
-		return p.execed
-	}
-	return 0
-}
-
-// relations returns a process's relations, or nil.
-func (ps processes) relations(pid uint32) *relations {
-	if p := ps[pid]; p != nil {
-		return p.relations
-	}
-	return nil
+	return parts(ps, func(p *process) *traced { return p.traced })
 }
 
 // related yields the relations of all processes that have any.
 func (ps processes) related() iter.Seq2[uint32, *relations] {
-	return func(yield func(uint32, *relations) bool) {
+	return parts(ps, func(p *process) *relations { return p.relations })
+}
+
+// parts yields one part of each process that has it.
+func parts[T any](ps processes, of func(*process) *T) iter.Seq2[uint32, *T] {
+	return func(yield func(uint32, *T) bool) {
 		for pid, p := range ps {
-			if p.relations != nil && !yield(pid, p.relations) {
+			if part := of(p); part != nil && !yield(pid, part) {
 				return
 			}
 		}
@@ -219,12 +197,4 @@ func (ps processes) relate(pid uint32, files *memory.Process) *relations {
 		p.relations = newRelations(files)
 	}
 	return p.relations
-}
-
-// marks returns a process's marks, or nil.
-func (ps processes) marks(pid uint32) *marks {
-	if p := ps[pid]; p != nil {
-		return p.marks
-	}
-	return nil
 }

@@ -162,7 +162,7 @@ func (r *run) leave() {
 	defer r.t.mu.Unlock()
 	for _, e := range r.ends {
 		r.t.unmapped(e.pid, e.at)
-		if r.processes.isUntraced(e.pid) {
+		if r.processes.get(e.pid).untraced {
 			r.t.judge(e.pid)
 		}
 		if e.whole {
@@ -189,18 +189,18 @@ func (r *run) gone(from origin) { r.end(from, nil) }
 // end ends a process's accounts, if it has any. How it ended is nil where unknown.
 func (r *run) end(from origin, how *aggregator.Exit) {
 	p, known := r.processes.traced(from.pid)
-	looked := r.processes.stage(from.pid) == sought
+	looked := r.processes.get(from.pid).stage == sought
 	if known || looked {
 		r.launchesAtEnd(from)
 	}
-	if known || looked || r.processes.relations(from.pid) != nil {
+	if known || looked || r.processes.get(from.pid).relations != nil {
 		r.exited[from.pid] = from.time // its counts in the BPF map are deleted at the next read of launches
 	}
 	r.stacks.drop(r.t, from.pid)
 	if known {
 		r.findForks(p.mapping)
 	}
-	shown := known || looked || r.processes.isUntraced(from.pid) // all of these have had events emitted
+	shown := known || looked || r.processes.get(from.pid).untraced // all of these have had events emitted
 	if p := r.processes[from.pid]; p != nil {
 		p.end()
 		r.processes.drop(from.pid)
@@ -240,7 +240,7 @@ func (r *run) isTraced(pid uint32) bool {
 // add adds a process that was found. It returns false if the process has ended or called exec since.
 func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	pid := a.mapping.PID
-	if a.at < r.processes.execed(pid) {
+	if a.at < r.processes.get(pid).execed {
 		return nil, false
 	}
 	mem, process := a.memory, a.process

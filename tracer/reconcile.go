@@ -135,7 +135,7 @@ func (p *traced) make(program uint64) {
 // read starts a scan of a process's allocators, while events still arrive. It does nothing if a scan runs, or if the
 // process still waits for all probes: then it is scanned afterwards.
 func (r *run) read(p *traced, first bool) {
-	if p.reconciliation.now != nil || r.processes.stage(p.mapping.PID) == joining {
+	if p.reconciliation.now != nil || r.processes.get(p.mapping.PID).stage == joining {
 		return
 	}
 	r.begin(&reading{of: p, first: first, began: time.Now()})

@@ -110,7 +110,7 @@ func (r *run) object(from origin, kind bpf.MemtraceTtKind, library uint8, object
 		}
 		e.Kind, e.Buffer, e.Stack = aggregator.Free, object, r.stacks.take(from)
 		r.emit(e)
-		r.processes.marks(from.pid).forget(object)
+		r.processes.get(from.pid).marks.forget(object)
 	case bpf.MemtraceTtKindTT_HOOKED:
 		if p, known := r.process(from, library); known {
 			p.hook(object)

@@ -146,7 +146,7 @@ func (r *run) mark(pid uint32, v verdict) {
 	if v.why != "" {
 		r.processes.of(pid).untraced = true
 		r.emit(e)
-	} else if p, known := r.processes.traced(pid); r.processes.isUntraced(pid) && (!known || p.marked == "") {
+	} else if p, known := r.processes.traced(pid); r.processes.get(pid).untraced && (!known || p.marked == "") {
 		r.processes[pid].untraced = false
 		r.processes.drop(pid)
 		e.Kind = aggregator.ReasonLifted

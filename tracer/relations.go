@@ -77,7 +77,7 @@ type workload struct {
 
 // relations returns a process's relations, new ones if it has none.
 func (r *run) relations(pid uint32) *relations {
-	if rel := r.processes.relations(pid); rel != nil {
+	if rel := r.processes.get(pid).relations; rel != nil {
 		return rel
 	}
 	return r.processes.relate(pid, memory.FilesOf(pid).Hurried())

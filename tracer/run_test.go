@@ -21,7 +21,7 @@ func TestEventsOfAnUnknownProcess(t *testing.T) {
 	record(bpf.MemtraceTtKindTT_FREE, buffer)
 	r.decode(bytesOf(&bpf.MemtraceTtGone{Object: bpf.MemtraceTtObject{
 		Head: bpf.MemtraceTtHead{Kind: uint8(bpf.MemtraceTtKindTT_PROGRAM_GONE), Pid: pid, Tid: pid, Time: 3}, Object: program}}))
-	if at := r.processes.stage(pid); at != sought {
+	if at := r.processes.get(pid).stage; at != sought {
 		t.Errorf("it is %v", at)
 	}
 	record(bpf.MemtraceTtKindTT_EXIT, 0)

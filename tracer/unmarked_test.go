@@ -38,7 +38,7 @@ func (p *traced) nextReading(first bool) *reading {
 	return rd
 }
 
-// count counts the events of a kind, those of merged scans included.
+// count returns the number of events of a kind, including the events of merged scans.
 func (r *run) count(of aggregator.Kind) (n int) {
 	accounts := aggregator.New()
 	for _, e := range r.batch {

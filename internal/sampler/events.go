@@ -94,7 +94,7 @@ func (p *process) events(l *look, names inspect.ChipNames, uses func(uint64) boo
 	if l.search {
 		p.programsFound(l, &scan)
 		scan.Settles = append(scan.Settles, exact.ReasonForked)
-		if p.unsure = l.forkDetail != ""; p.unsure {
+		if l.forkDetail != "" {
 			why := aggregator.Reason{Code: exact.ReasonForked, Detail: l.forkDetail, Chips: p.chipsLeft(l, names, uses)}
 			scan.Reasons = append(scan.Reasons, why)
 		}

@@ -67,8 +67,6 @@ type process struct {
 
 	// used are devices on which new buffers were found, so they are no copies of another process's devices.
 	used map[uint64]bool
-	// unsure means that some of its devices may be such copies.
-	unsure bool
 
 	// did is the activity when the last look began, and searched when the last complete search began.
 	did, searched proc.Activity
