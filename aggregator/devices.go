@@ -259,7 +259,7 @@ func (a *Aggregator) used(id Chip) bool {
 	return false
 }
 
-// Ranges formats ascending numbers, such as those of chips, as ranges: 0-7,12.
+// Ranges formats ascending numbers, such as chip numbers, as ranges: 0-7,12.
 func Ranges(numbers []uint32) string {
 	numbers = slices.Compact(slices.Clone(numbers))
 	out := ""

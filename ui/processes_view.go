@@ -341,7 +341,7 @@ func (v *holders) work() func(*reader) func() {
 	}
 }
 
-// holderRows joins the processes of the kernel with those of the accounts.
+// holderRows joins the processes that the kernel lists with the processes in the accounts.
 func holderRows(s *aggregator.Snapshot, list []telemetry.Process, calls map[processID]float64, ascii bool) []holder {
 	traced := map[uint32]*aggregator.ProcessSnapshot{}
 	for i := range s.Processes {

@@ -343,8 +343,8 @@ var Reasons = []Row{
 	{
 		Code:     ReasonOtherUsers,
 		Sentence: "other users' processes cannot be read and are not sampled",
-		Meaning: "tt-memtrace samples, and lacks the rights to read some processes, such as those of other " +
-			"users. They may use the same chips.",
+		Meaning: "tt-memtrace samples and is not permitted to read some processes, such as other users' processes. " +
+			"They may use the same chips.",
 		Ends: "-",
 	},
 	{

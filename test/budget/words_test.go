@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// avoided are words and turns that readers stumble over, or that are not those of docs/glossary.md, each with what to
-// write instead. Those that are still there are listed in words.txt, by folder.
+// avoided lists words and phrases that readers stumble over or that contradict docs/glossary.md, each with a
+// replacement. words.txt counts the remaining ones by folder.
 var avoided = []struct{ name, pattern, instead string }{
 	{"the books", `(?i)\b(the|their|own) books\b`, "accounts"},
 	{"ghost", `(?i)\bghosts?\b`, "stale entry"},

@@ -229,7 +229,7 @@ func (o *observed) unhealed(m rig.Message, early fields, known []aggregator.Reas
 	o.report(m, modeUnhealed, o.differences(modeUnhealed, o.lossy.trace, ours, early, reasons, known))
 }
 
-// differences lists the fields that nobody marked and that differ from those of a tracer that was there from the start.
+// differences lists the unmarked fields that differ from the fields of a tracer that ran from the start.
 func (o *observed) differences(mode string, tr *trace, ours, early fields,
 	reasons, known []aggregator.Reason) (wrong []string) {
 	lost := (mode == modeLost || mode == modeUnhealed) && tr.snapshot().Counters.Lost > 0

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// WithChildren are a process and those of its children that live.
+// WithChildren returns a process and its live children.
 func WithChildren(pid int) ([]procfs.Proc, error) {
 	all, err := procfs.AllProcs()
 	return slices.DeleteFunc(all, func(p procfs.Proc) bool {
