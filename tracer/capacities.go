@@ -96,6 +96,9 @@ func (r *run) capacities(now bool) {
 			}
 			if err == nil && r.described(p, device) {
 				r.sized(p, origin{pid: p.mapping.PID, time: proc.Now()}, device, allocator, &capacity)
+				if p.of.sizes != nil && p.meshes[device] { // buffers are seldom on a single chip of a mesh
+					_, _ = p.bank(allocator, aggregator.DRAM) // otherwise it is read with its first buffer
+				}
 			} else if time.Since(u.since) > longestOpening {
 				delete(p.unsized, device)
 			} else {

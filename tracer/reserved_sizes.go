@@ -152,6 +152,11 @@ func (p *traced) bank(allocator uint64, m aggregator.Memory) (metal.Bank, error)
 		return bank, nil
 	}
 	bank, err := p.Bank(p.of.sizes.ReservedSizes, allocator, m)
+	if err != nil {
+		if same, known := p.bankOfChips(of); known {
+			bank, err = same, nil
+		}
+	}
 	if errors.Is(err, memory.ErrLater) {
 		return bank, err
 	}
@@ -167,6 +172,22 @@ func (p *traced) bank(allocator uint64, m aggregator.Memory) (metal.Bank, error)
 		}
 	}
 	return bank, nil
+}
+
+// bankOfChips returns what another allocator of the process shows about a memory of the same chips, if it is DRAM. All
+// allocators of a chip divide its DRAM in the same way, but L1 also by sub-devices. On a busy host, an event can be
+// handled after its allocator is gone, and other allocators of the chips remain.
+func (p *traced) bankOfChips(of memoryOf) (metal.Bank, bool) {
+	if of.memory != aggregator.DRAM && of.memory != aggregator.Trace {
+		return metal.Bank{}, false
+	}
+	for other, bank := range p.banks {
+		same := other.memory == of.memory && bank.Valid()
+		if same && p.shareChips(p.deviceOf[other.allocator], p.deviceOf[of.allocator]) {
+			return bank, true
+		}
+	}
+	return metal.Bank{}, false
 }
 
 // forgetBanks forgets the banks of an allocator that ended.

@@ -3,6 +3,7 @@ package tracer
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -637,6 +638,38 @@ func TestReservedSizesThatAreNotKnown(t *testing.T) {
 	r.merge(again)
 	if r.count(aggregator.ReasonLifted) != 1 || p.reconciliation.unreserved {
 		t.Errorf("%d reasons are lifted", r.count(aggregator.ReasonLifted))
+	}
+}
+
+// On a busy host an allocator can be gone before its first buffer is handled. Its banks of DRAM are those of other
+// allocators of the same chip; L1 can be divided differently.
+func TestBanksOfAnAllocatorThatIsGone(t *testing.T) {
+	_, p, _ := beingRead(t, false)
+	lib, err := metal.OpenLibrary(fixture.LibraryOf(t, fixture.LayoutB))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lib.Close()
+	p.Inspector = inspect.New(lib, proc.Mapping{PID: math.MaxInt32})
+	p.of = &attachment{sizes: &reservedSizes{ReservedSizes: &metal.ReservedSizes{}}}
+	const mesh, submesh, elsewhere = 0x1000, 0x2000, 0x3000
+	p.devices = map[uint64][]aggregator.Chip{
+		mesh: {{Number: 0}, {Number: 1}}, submesh: {{Number: 1}}, elsewhere: {{Number: 2}},
+	}
+	p.deviceOf = map[uint64]uint64{mesh + 1: mesh, submesh + 1: submesh, elsewhere + 1: elsewhere}
+	dram := metal.Bank{Banks: 12, PageAlignment: 32, MinBlock: 32, BlockAlignment: 32}
+	p.banks = map[memoryOf]metal.Bank{{mesh + 1, aggregator.DRAM}: dram, {mesh + 1, aggregator.L1}: dram}
+	for _, test := range []struct {
+		allocator uint64
+		memory    aggregator.Memory
+		want      metal.Bank
+	}{
+		{submesh + 1, aggregator.DRAM, dram}, {submesh + 1, aggregator.L1, metal.Bank{}},
+		{elsewhere + 1, aggregator.DRAM, metal.Bank{}},
+	} {
+		if bank, err := p.bank(test.allocator, test.memory); err != nil || bank != test.want {
+			t.Errorf("%v of the allocator %#x: %+v, %v", test.memory, test.allocator, bank, err)
+		}
 	}
 }
 
