@@ -257,8 +257,8 @@ func joined(t *testing.T, names ...string) string {
 	return name
 }
 
-// Recordings of one host are read in order of time; a gap after the previous recording is marked,
-// and what another run has not is no longer there. Reports and exports have each run by itself, exact.
+// Recordings of one host are read in order of time. A part that is missing is marked; another run that was closed lacks
+// nothing, and the accounts start over with it. Reports and exports have each run by itself, exact.
 func TestSeveralRecordings(t *testing.T) {
 	s := uint64(time.Second)
 	accounts := aggregator.New()
@@ -291,6 +291,10 @@ func TestSeveralRecordings(t *testing.T) {
 	three := part(t, origin, 3, 2*time.Second, append(before, alloc(2*s, 3)...)...)
 	accounts = aggregator.New()
 	other := part(t, origin+5*s, 1, 5*time.Second, begun(2, 6*s)...)
+	cut := filepath.Join(t.TempDir(), "cut.ttm")
+	if b, err := os.ReadFile(joined(t, one, two, three)); err != nil || os.WriteFile(cut, b[:len(b)-1], 0o644) != nil {
+		t.Fatal("cutting a recording: ", err)
+	}
 	again := part(t, 77, 1, 1500*time.Millisecond, begun(2, 2*s+s/2)...) // recorded while parts 2 and 3 were
 
 	for _, c := range []struct {
@@ -307,7 +311,8 @@ func TestSeveralRecordings(t *testing.T) {
 		{"one is missing", []string{one, three}, exitLost, true, map[uint32]uint64{1: 3}, 1},
 		{"one is missing in a file of both", []string{joined(t, one, three)}, exitLost, true, map[uint32]uint64{1: 3}, 1},
 		{"all in one file", []string{joined(t, one, two, three)}, exitFine, true, map[uint32]uint64{1: 3}, 1},
-		{"of another run", []string{one, two, three, other}, exitLost, true, map[uint32]uint64{2: 1}, 2},
+		{"of another run", []string{one, two, three, other}, exitFine, true, map[uint32]uint64{2: 1}, 2},
+		{"of another run after one that was cut", []string{cut, other}, exitLost, true, map[uint32]uint64{2: 1}, 2},
 		{"of two others", []string{other, one, again, three, two}, exitFailed, false, nil, 3},
 		{"at the same time", []string{one, two, three, again}, exitFailed, false, nil, 2},
 	} {

@@ -197,6 +197,10 @@ func onlyCommand(cmd *cobra.Command, args []string) error {
 	if pid, err := strconv.ParseUint(args[0], 10, 32); err == nil {
 		return fmt.Errorf("%w: unexpected argument %q; to trace a process: %s -p %d\nsee '%s --help'", errUsage, args[0], path, pid, path)
 	}
+	if from := cmd.Flags().Lookup("from"); meant == "" && from != nil && from.Changed {
+		return fmt.Errorf("%w: unexpected argument %q; each recording has a flag: --from FILE --from %s\nsee '%s --help'",
+			errUsage, args[0], shellWords(args[:1]), path)
+	}
 	return fmt.Errorf("%w: unknown command %q; %sto trace a program, put it after --: %s -- %s\nsee '%s --help'",
 		errUsage, args[0], meant, path, shellWords(args), path)
 }

@@ -56,8 +56,10 @@ type Player struct {
 	returns, shown uint64
 	// current is the header of the recording that is read now.
 	current Header
-	// missing are events to deliver between two recordings, because what happened in between is missing.
+	// missing are events to deliver between two recordings, because what happened in between is missing. cut: the one
+	// before was not closed.
 	missing []aggregator.Event
+	cut     bool
 	last    uint64
 	over    bool
 }
@@ -102,7 +104,7 @@ func (p *Player) next() error {
 	} else if err := p.follow(r.Header()); err != nil {
 		return err
 	}
-	p.reader = r
+	p.reader, p.cut = r, false
 	if p.header == nil {
 		h := *r.Header()
 		p.header, p.last = &h, h.Monotonic
@@ -113,23 +115,33 @@ func (p *Player) next() error {
 	return nil
 }
 
-// follow handles a gap: a recording does not start where the previous one ends.
+// follow handles a recording that does not start where the previous one ends: what happened between two parts of one
+// is missing. Another run that was closed lacks nothing; the accounts begin again after it, with nothing or a state.
 func (p *Player) follow(h *Header) error {
-	how := h.after(&p.current)
+	how, host := h.after(&p.current), p.current.Host
 	p.current = *h
 	if how == goesOn {
 		return nil
 	}
+	if h.Host != host {
+		return fmt.Errorf("reading %s: it is of another host than the previous recording: replay them separately", p.name())
+	}
 	if h.Monotonic < p.last {
 		return fmt.Errorf("reading %s: it begins before the previous recording ends, or the host rebooted between them: replay them separately", p.name())
 	}
-	p.opts.Notice(p.name() + " does not continue the previous recording: the events between them are missing")
+	p.missing = nil
+	if how == skips || p.cut {
+		p.opts.Notice(p.name() + " does not continue the previous recording: the events between them are missing")
+		p.missing = []aggregator.Event{{Kind: aggregator.Lost, Time: p.last, Anyone: true}}
+	} else {
+		p.opts.Notice(fmt.Sprintf("%s is a separate recording, begun %v after the previous one ended: the accounts start over",
+			p.name(), time.Duration(h.Monotonic-p.last).Round(100*time.Millisecond)))
+	}
 	if off := h.Began.Sub(p.header.Wall(h.Monotonic)); off.Abs() > clockSet {
 		p.opts.Notice(fmt.Sprintf("%s: the host was suspended, or its clock was set: times are off by %v from here on", p.name(), off.Round(time.Second)))
 	}
-	p.missing = []aggregator.Event{{Kind: aggregator.Lost, Time: p.last, Anyone: true}}
 	if how == beginsNew {
-		p.missing = append(p.missing, p.beginning(aggregator.New())...) // it begins with nothing or a state
+		p.missing = append(p.missing, p.beginning(aggregator.New())...)
 	}
 	return nil
 }

@@ -216,3 +216,26 @@ func TestSeekPastTheEnd(t *testing.T) {
 		}
 	}
 }
+
+// Lines and numbers of two hosts do not mix.
+func TestRecordingsOfTwoHostsAreRefused(t *testing.T) {
+	var files []io.ReadCloser
+	for i, host := range []string{"one", "other"} {
+		var b bytes.Buffer
+		at := uint64(i+1) * uint64(time.Hour)
+		w, err := NewWriter(&b, Header{Host: host, Monotonic: at, Run: at, Part: 1})
+		if err := errors.Join(err, w.Close()); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, io.NopCloser(&b))
+	}
+	p, err := NewPlayer(PlayerOptions{Files: files, Notice: func(s string) { t.Log(s) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	err = p.Run(t.Context(), func() {}, func([]aggregator.Event) {})
+	if err == nil || !strings.Contains(err.Error(), "another host") {
+		t.Errorf("they are read: %v", err)
+	}
+}

@@ -260,8 +260,9 @@ func (p *Player) ended(err error) (bool, error) {
 	if n := p.reader.Unknown; n > 0 {
 		p.opts.Notice(fmt.Sprintf("%s: skipped %s of kinds unknown to this version", name, plural.Of(n, "event")))
 	}
+	p.cut = errors.Is(err, ErrCut)
 	switch {
-	case errors.Is(err, ErrCut):
+	case p.cut:
 		p.opts.Notice(fmt.Sprintf("%s: %v; everything before that was read", name, err))
 	case err != io.EOF:
 		return true, fmt.Errorf("reading %s: %w", name, err)

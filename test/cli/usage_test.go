@@ -92,6 +92,7 @@ func TestWrongUsage(t *testing.T) {
 		{"record", "record run.ttm -- python model.py"},
 		{"completion bash x", `unexpected argument "x"`},
 		{"help nosuch", `unknown command "nosuch"`},
+		{"status --from a.ttm b.ttm", `each recording has a flag: --from FILE --from b.ttm`},
 		{"help completion tcsh", `unknown command "tcsh"`},
 		{"status --sample 200ms", "--sample=200ms"},
 		{"--sample 200ms -- true", "--sample=200ms"},
