@@ -114,7 +114,8 @@ type Usage struct {
 	// that the runtime reported.
 	Buffers exact.Quantity `rec:"Buffers"`
 	// Unreserved counts the buffers whose reserved size is unknown.
-	Unreserved uint64 `rec:"Unreserved"`
+	Unreserved exact.Quantity `rec:"-"`
+	unreserved uint64         `rec:"Unreserved"`
 	// Banks is the capacity, if Known.
 	Banks Banks `rec:"Banks"`
 }
@@ -122,7 +123,9 @@ type Usage struct {
 // EmptyUsage returns the use of a memory that never held anything.
 func EmptyUsage() Usage {
 	none := exact.Of(0)
-	return Usage{Requested: none, Reserved: none, PeakRequested: none, PeakReserved: none, Buffers: none}
+	return Usage{
+		Requested: none, Reserved: none, PeakRequested: none, PeakReserved: none, Buffers: none, Unreserved: none,
+	}
 }
 
 // EmptyUsages returns EmptyUsage for each memory.
@@ -138,7 +141,7 @@ func (a *account) usage(b Banks) Usage {
 	return Usage{
 		Requested: exact.Of(a.requested), Reserved: exact.Sum(a.reserved, a.unreserved == 0),
 		PeakRequested: exact.Peak(a.peakRequested, peaks), PeakReserved: exact.Peak(a.peakReserved, peaks.And(a.reservedPeak)),
-		Buffers: exact.Bounded(a.buffers, a.counted), Unreserved: a.unreserved, Banks: b,
+		Buffers: exact.Bounded(a.buffers, a.counted), unreserved: a.unreserved, Banks: b,
 	}
 }
 
@@ -160,13 +163,9 @@ func (u *Usage) Absent() bool {
 	return known && capacity == 0 && !u.Buffers.Some()
 }
 
-// TotalsOnly reports whether Requested, or a part of it, is a total that the runtime reported: then the buffers are not
-// all counted.
-func (u *Usage) TotalsOnly() bool { return u.Buffers.Bound() != exact.Exact }
-
-// Seen returns the usage as outputs show it: if h says that buffers may be hidden, a 0 is unknown. In a memory that is
-// not there, everything unknown is 0.
-func (u Usage) Seen(h Hidden) Usage {
+// hide makes each 0 unknown if h says that buffers may be hidden. In a memory that is not there, everything unknown is
+// 0.
+func (u *Usage) hide(h Hidden) {
 	absent := u.Absent()
 	for _, q := range []*exact.Quantity{&u.Requested, &u.Reserved, &u.PeakRequested, &u.PeakReserved, &u.Buffers} {
 		if absent && !q.Known() {
@@ -174,7 +173,7 @@ func (u Usage) Seen(h Hidden) Usage {
 		}
 		*q = q.Unseen(h.Buffers && !absent)
 	}
-	return u
+	u.Unreserved = u.Unreserved.Unseen(!u.Buffers.Known())
 }
 
 // Add sums the use of two chips, except their banks. The sum of the peaks is an upper bound of the sum's peak.
@@ -184,5 +183,6 @@ func (u *Usage) Add(o *Usage) {
 	u.PeakRequested = u.PeakRequested.Add(o.PeakRequested)
 	u.PeakReserved = u.PeakReserved.Add(o.PeakReserved)
 	u.Buffers = u.Buffers.Add(o.Buffers)
-	u.Unreserved += o.Unreserved
+	u.Unreserved = u.Unreserved.Add(o.Unreserved)
+	u.unreserved += o.unreserved
 }

@@ -47,7 +47,9 @@ type Aggregator struct {
 	chips     map[Chip]*chip
 	processes map[uint32]*process
 	// ended are the newest exited processes, as they were at their exit, oldest first.
-	ended    []ProcessSnapshot
+	ended []ProcessSnapshot
+	// shown are they as snapshots have them; nil if one changed.
+	shown    []ProcessSnapshot
 	counters Counters
 	// reasons of the host, and of processes that are not in the accounts.
 	reasons reasons
@@ -99,7 +101,7 @@ type process struct {
 	// allocated while there were any.
 	traces, capturing []*trace
 	younger           []younger
-	unsafe            UnsafeUsage
+	unsafe            UnsafeTally
 	host              HostMemory
 	// launched is when a program or a trace was last launched.
 	launched uint64
@@ -107,7 +109,7 @@ type process struct {
 	shares []*share
 	// unplaced counts the buffers of devices whose chips are unknown.
 	unplaced  [NumMemories]account
-	counters  ProcessCounters
+	counters  ProcessTally
 	agreement Agreement
 	// emptied: a device is closed and has no buffers any more.
 	emptied bool
@@ -289,7 +291,7 @@ func (a *Aggregator) exit(p *process, t uint64, how *Exit) {
 	p.lift(exact.ReasonConfigRingUnread)
 	s := p.snapshot(true)
 	s.Exit = how
-	a.ended = append(a.ended, s)
+	a.ended, a.shown = append(a.ended, s), nil
 	a.dropAll(p, ProcessExit, t, func(*buffer) bool { return true })
 	for _, id := range slices.Sorted(maps.Keys(p.programs)) {
 		a.removeProgram(p, &Event{Kind: ProcessExit, Time: t, PID: p.pid}, id)

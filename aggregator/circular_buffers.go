@@ -134,7 +134,8 @@ type CBUsage struct {
 	Programs    exact.Quantity `rec:"Programs"`
 	// Reported circular buffers are counted in Logical only, because their cores are unknown: if there are any,
 	// Physical, its peak, BusiestBytes and Top are lower bounds.
-	Reported uint64 `rec:"Reported"`
+	Reported exact.Quantity `rec:"-"`
+	reported uint64         `rec:"Reported"`
 	// Busiest is the core with the largest physical use, BusiestBytes, and Top
 	// the highest end of a buffer on any core: where it clashes with L1 buffers.
 	Busiest      Core           `rec:"Busiest"`
@@ -148,6 +149,7 @@ func EmptyCBUsage() CBUsage {
 	for _, q := range u.all() {
 		*q = exact.Of(0)
 	}
+	u.Reported = exact.Of(0)
 	return u
 }
 
@@ -156,16 +158,11 @@ func (u *CBUsage) all() [11]*exact.Quantity {
 	return [...]*exact.Quantity{&u.Physical, &u.Logical, &u.PeakPhysical, &u.PeakLogical, &u.Circular, &u.Dataflow, &u.Scratchpads, &u.Global, &u.Programs, &u.BusiestBytes, &u.Top}
 }
 
-// TotalsOnly reports whether Physical, or a part of it, is a total that the runtime reported. It is for a usage before
-// Seen.
-func (u *CBUsage) TotalsOnly() bool { return u.Logical.Bound() != exact.Exact }
-
-// Seen returns the usage as outputs show it: if h says that programs may be hidden, a 0 is unknown.
-func (u CBUsage) Seen(h Hidden) CBUsage {
-	for _, q := range u.all() {
-		*q = q.Unseen(h.Programs)
-	}
-	return u
+// hide makes each 0 unknown if h says that programs may be hidden.
+func (u *CBUsage) hide(h Hidden) {
+	all := u.all()
+	unseen(h.Programs, all[:]...)
+	u.Reported = u.Reported.Unseen(h.Programs)
 }
 
 // Core is one core by its logical coordinates.
@@ -191,7 +188,8 @@ func (u *CBUsage) Add(o *CBUsage) {
 			*sum[i] = sum[i].Add(*q)
 		}
 	}
-	u.Reported += o.Reported
+	u.Reported = u.Reported.Add(o.Reported)
+	u.reported += o.reported
 }
 
 // doubtPeaks adds doubt to both peaks.
@@ -233,7 +231,7 @@ func (t *cbTotals) peaked(u CBUsage) {
 func (t *cbTotals) setPeaks(u *CBUsage) {
 	logical := t.peaks.And(t.counted)
 	physical := logical
-	if u.Reported > 0 {
+	if u.reported > 0 {
 		physical = physical.And(exact.AtLeast)
 	}
 	u.PeakPhysical, u.PeakLogical = exact.Peak(t.peakPhysical, physical), exact.Peak(t.peakLogical, logical)
@@ -359,10 +357,10 @@ func (a *cbAccount) snapshot() CBUsage {
 	u := CBUsage{
 		Physical: exact.Of(a.physical), Logical: exact.Of(a.logical), Programs: exact.Of(a.programs),
 		Circular: exact.Of(a.kinds[Circular]), Dataflow: exact.Of(a.kinds[Dataflow]), Scratchpads: exact.Of(a.kinds[Scratchpad]),
-		Global: exact.Of(a.kinds[GlobalCircular]), Reported: a.kinds[ReportedCircular],
+		Global: exact.Of(a.kinds[GlobalCircular]), reported: a.kinds[ReportedCircular],
 		Busiest: a.busiest, BusiestBytes: exact.Of(a.busiestBytes), Top: exact.Of(a.top),
 	}
-	if u.Reported > 0 {
+	if u.reported > 0 {
 		for _, q := range []*exact.Quantity{&u.Physical, &u.BusiestBytes, &u.Top} {
 			*q = q.Doubted(exact.AtLeast)
 		}

@@ -48,8 +48,8 @@ func TestNoEventAllocatesInSteadyState(t *testing.T) {
 	}); got != 0 {
 		t.Errorf("%v allocations for an alloc and two frees", got)
 	}
-	if p := a.Snapshot().Processes[0]; p.Buffers != buffers || p.Counters.UnmatchedFrees == 0 {
-		t.Errorf("it measured something else: %+v", p.Counters)
+	if p := a.Snapshot().Processes[0]; p.buffers != buffers || p.counters.UnmatchedFrees == 0 {
+		t.Errorf("it measured something else: %+v", p.counters)
 	}
 }
 

@@ -15,7 +15,7 @@ type chip struct {
 	unique uint64
 	// cb sums the circular buffers of all processes, with peaks.
 	cb     cbTotals
-	kernel KernelUsage
+	kernel KernelTally
 	memory [NumMemories]account
 	// staleEntries are the runtime's, of exited processes.
 	staleEntries []StaleEntry
@@ -31,7 +31,7 @@ type share struct {
 	memory [NumMemories]account
 	banks  Capacity
 	cb     cbAccount
-	kernel KernelUsage
+	kernel KernelTally
 }
 
 type device struct {

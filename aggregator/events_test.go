@@ -99,8 +99,8 @@ func describe(s *Snapshot) []string {
 }
 
 func describeProcess(p *ProcessSnapshot) []string {
-	c := p.Counters
-	line := fmt.Sprintf("pid %d: %d live", p.PID, p.Buffers)
+	c := p.counters
+	line := fmt.Sprintf("pid %d: %d live", p.PID, p.buffers)
 	for _, n := range []struct {
 		name  string
 		count uint64
@@ -139,8 +139,8 @@ func memories(memory *[NumMemories]Usage) string {
 			continue
 		}
 		out += fmt.Sprintf(" %s %dx%d/%d", Memory(m), number(u.Buffers), number(u.Requested), number(u.Reserved))
-		if u.Unreserved > 0 {
-			out += fmt.Sprintf("+%d", u.Unreserved)
+		if u.unreserved > 0 {
+			out += fmt.Sprintf("+%d", u.unreserved)
 		}
 		if number(u.PeakRequested) != number(u.Requested) || number(u.PeakReserved) != number(u.Reserved) {
 			out += fmt.Sprintf("^%d/%d", number(u.PeakRequested), number(u.PeakReserved))

@@ -66,7 +66,7 @@ func TestLaunchesAreCounted(t *testing.T) {
 	a.Apply(&Event{Kind: Launched, PID: 1, Count: 5})
 	a.Apply(&Event{Kind: KernelAdded, PID: 1, Program: 9})
 	a.Apply(&Event{Kind: Launched, PID: 1, Program: 9, Count: 7})
-	if c := a.Snapshot().Processes[0].Counters; c.Launches != 12 || c.UnknownLaunches != 5 {
+	if c := a.Snapshot().Processes[0].counters; c.Launches != 12 || c.UnknownLaunches != 5 {
 		t.Errorf("%+v", c)
 	}
 	a.Apply(&Event{Kind: ProcessExit, PID: 1})

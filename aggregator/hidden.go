@@ -18,14 +18,6 @@ func (h Hidden) And(o Hidden) Hidden {
 	return Hidden{h.Buffers || o.Buffers, h.Programs || o.Programs, h.Late || o.Late}
 }
 
-// HiddenOf returns what a process may hold uncounted, on one of its chips or, if c is nil, on all.
-func HiddenOf(p *ProcessSnapshot, c *ChipSnapshot) Hidden {
-	if c != nil {
-		return p.hidden(c.Reasons, HidesOnChip)
-	}
-	return p.hidden(p.Reasons, exact.AffectsBuffers)
-}
-
 // HidesOnChip is what a reason affects if a chip may hold buffers that do not count there.
 const HidesOnChip = exact.AffectsBuffers | exact.AffectsPlaces
 
@@ -40,80 +32,151 @@ func (p *ProcessSnapshot) unread() bool {
 	return p.Late || p.Info.Source == Sampled && p.Agreement.At == 0
 }
 
-// SeenBuffers is the number of live buffers as outputs show it: unknown instead of 0 if some may be hidden, and unknown
-// if only the runtime's own totals are known.
-func (p *ProcessSnapshot) SeenBuffers() exact.Quantity {
-	if p.Info.Source == FromSharedMemory {
-		return exact.Quantity{}
-	}
-	return exact.Of(p.Buffers).Unseen(HiddenOf(p, nil).Buffers)
-}
-
-// SeenCalls are the numbers of allocations and of frees as outputs show them: lower bounds if the process is sampled,
-// had devices open before tracing began, or some were missed.
-func (p *ProcessSnapshot) SeenCalls() (allocs, frees exact.Quantity) {
-	all := true
-	switch p.Info.Source {
-	case FromSharedMemory:
-		return exact.Quantity{}, exact.Quantity{}
-	case Sampled:
-		all = false
-	case Traced:
-		all = !p.Info.Late && !p.Counters.AtLeast && !Affected(p.Reasons, exact.AffectsCalls)
-	}
-	return exact.Sum(p.Counters.Allocs, all), exact.Sum(p.Counters.Frees, all)
-}
-
-// UnsafeCounts is an UnsafeUsage as outputs show it, and how many unsafe buffers were Found since tracing began.
-type UnsafeCounts struct {
-	Buffers, Bytes, Overlapping, OverlappingBytes, Found exact.Quantity
-}
-
-// SeenUnsafe returns the counts as outputs show them: if buffers may be unsafe without being counted, a 0 is unknown.
-func (p *ProcessSnapshot) SeenUnsafe() UnsafeCounts {
-	hidden := p.HidesUnsafe()
-	seen := func(n uint64) exact.Quantity { return exact.Of(n).Unseen(hidden) }
-	u := &p.Unsafe
-	return UnsafeCounts{
-		Buffers: seen(u.Buffers), Bytes: seen(u.Bytes), Overlapping: seen(u.Overlapping),
-		OverlappingBytes: seen(u.OverlappingBytes), Found: seen(p.Counters.Unsafe),
-	}
-}
-
 // HidesUnsafe reports whether buffers of the process may be unsafe under traces that do not count as unsafe.
 func (p *ProcessSnapshot) HidesUnsafe() bool {
 	return p.Info.Source != Traced || p.unread() || Affected(p.Reasons, exact.AffectsUnsafe)
 }
 
-// Hiders are the processes that may hold what is not counted, on all chips that they have.
-type Hiders map[uint32]Hidden
-
-// HidersOf returns the Hiders of a snapshot.
-func HidersOf(s *Snapshot) Hiders {
-	var out Hiders
-	for i := range s.Processes {
-		p := &s.Processes[i]
-		everywhere := p.Reasons
-		if slices.ContainsFunc(everywhere, func(r Reason) bool { return len(r.Chips) > 0 }) {
-			everywhere = slices.DeleteFunc(slices.Clone(everywhere), func(r Reason) bool { return len(r.Chips) > 0 })
-		}
-		if h := p.hidden(everywhere, HidesOnChip); h != (Hidden{}) {
-			if out == nil {
-				out = Hiders{}
-			}
-			out[p.PID] = h
-		}
-	}
-	return out
+// HidesAnywhere reports whether one of the processes may hold something uncounted on all of its chips.
+func (s *Snapshot) HidesAnywhere() bool {
+	return slices.ContainsFunc(s.Processes, func(p ProcessSnapshot) bool { return p.hiddenEverywhere() != (Hidden{}) })
 }
 
-// On returns what may be on a chip uncounted. A chip has only the first of many reasons, so this looks at its processes, too.
-func (hs Hiders) On(c *ChipSnapshot) Hidden {
-	h := Hidden{Buffers: Affected(c.Reasons, HidesOnChip), Programs: Affected(c.Reasons, exact.AffectsPrograms)}
-	for _, p := range c.PIDs {
-		h = h.And(hs[p])
+// hiddenEverywhere returns what the process may hold uncounted on all chips that it has.
+func (p *ProcessSnapshot) hiddenEverywhere() Hidden {
+	everywhere := p.Reasons
+	if slices.ContainsFunc(everywhere, func(r Reason) bool { return len(r.Chips) > 0 }) {
+		everywhere = slices.DeleteFunc(slices.Clone(everywhere), func(r Reason) bool { return len(r.Chips) > 0 })
 	}
-	return h
+	return p.hidden(everywhere, HidesOnChip)
+}
+
+// show sets what outputs show from what the accounts count.
+func (s *Snapshot) show() {
+	for i := range s.Processes {
+		s.Processes[i].show()
+	}
+	for i := range s.Chips {
+		s.Chips[i].show()
+	}
+	s.hide()
+}
+
+// show sets what outputs show of a chip.
+func (c *ChipSnapshot) show() {
+	c.TotalsOnly = c.CB.Logical.Bound() != exact.Exact
+	c.ConfigRing, c.Kernel = c.ring.Usage(), c.kernel.shown()
+	for m := range c.Memory {
+		c.Memory[m].Unreserved = exact.Of(c.Memory[m].unreserved)
+	}
+	c.CB.Reported = exact.Of(c.CB.reported)
+}
+
+// show sets what outputs show of a process. Its Chips are not shared yet.
+func (p *ProcessSnapshot) show() {
+	for i := range p.Chips {
+		p.Chips[i].show()
+	}
+	for m := range p.Memory {
+		sum, unplaced := &p.Memory[m], &p.Unplaced[m]
+		sum.Unreserved, unplaced.Unreserved = exact.Of(sum.unreserved), exact.Of(unplaced.unreserved)
+		sum.Add(unplaced)
+	}
+	p.CB.Reported = exact.Of(p.CB.reported)
+	p.Buffers, p.Kernel = exact.Of(p.buffers), p.kernel.shown()
+	u, c := &p.unsafe, &p.counters
+	p.Unsafe = UnsafeUsage{
+		exact.Of(u.Buffers), exact.Of(u.Bytes), exact.Of(u.Overlapping), exact.Of(u.OverlappingBytes), exact.Of(c.Unsafe),
+	}
+	seen := func(n uint64) exact.Quantity { return exact.Sum(n, !c.AtLeast) }
+	p.Counters = ProcessCounters{
+		Allocs: seen(c.Allocs), Frees: seen(c.Frees), ImplicitFrees: seen(c.ImplicitFrees),
+		Launches: seen(c.Launches), UnknownLaunches: seen(c.UnknownLaunches), Replays: seen(c.Replays),
+		UnmatchedFrees: c.UnmatchedFrees, Replaced: c.Replaced, UnknownKernels: c.UnknownKernels, Odd: c.Odd,
+	}
+}
+
+// Hide makes unknown or a lower bound what the reasons leave uncertain. It is for snapshots that are made by hand.
+func (s *Snapshot) Hide() {
+	s.hide()
+	for i := range s.Ended {
+		s.Ended[i].hide()
+	}
+}
+
+// hide does the same for all but exited processes, which snapshots share. A second time changes nothing.
+func (s *Snapshot) hide() {
+	hidden := map[uint32]Hidden{}
+	for i := range s.Processes {
+		p := &s.Processes[i]
+		p.hide()
+		if h := p.hiddenEverywhere(); h != (Hidden{}) {
+			hidden[p.PID] = h
+		}
+	}
+	for i := range s.Chips {
+		c := &s.Chips[i]
+		// A chip has only the first of many reasons, so look at its processes, too.
+		h := Hidden{Buffers: Affected(c.Reasons, HidesOnChip), Programs: Affected(c.Reasons, exact.AffectsPrograms)}
+		for _, p := range c.PIDs {
+			h = h.And(hidden[p])
+		}
+		c.hide(h)
+	}
+}
+
+// hide makes each 0 unknown that h may hide on the chip.
+func (c *ChipSnapshot) hide(h Hidden) {
+	c.Hidden = h
+	for m := range c.Memory {
+		c.Memory[m].hide(h)
+	}
+	c.CB.hide(h)
+	c.Kernel.hide(h)
+	if c.TotalsOnly {
+		c.Kernel = KernelUsage{}
+	}
+}
+
+func (p *ProcessSnapshot) hide() {
+	for i := range p.Chips {
+		c := &p.Chips[i]
+		c.hide(p.hidden(c.Reasons, HidesOnChip))
+	}
+	p.Hidden = p.hidden(p.Reasons, exact.AffectsBuffers)
+	for m := range p.Memory {
+		p.Memory[m].hide(p.Hidden)
+		p.Unplaced[m].hide(p.Hidden)
+	}
+	p.CB.hide(p.Hidden)
+	p.Kernel.hide(p.Hidden)
+	p.Buffers = p.Buffers.Unseen(p.Hidden.Buffers)
+	c, u := &p.Counters, &p.Unsafe
+	unseen(p.HidesUnsafe(), &u.Buffers, &u.Bytes, &u.Overlapping, &u.OverlappingBytes, &u.Found)
+	for _, of := range []struct {
+		missed exact.Affects
+		list   []*exact.Quantity
+	}{
+		{exact.AffectsCalls, []*exact.Quantity{&c.Allocs, &c.Frees, &c.ImplicitFrees}},
+		{exact.AffectsLaunches, []*exact.Quantity{&c.Launches, &c.UnknownLaunches, &c.Replays}},
+	} {
+		some := p.Info.Source == Sampled || p.Info.Source == Traced && (p.Info.Late || Affected(p.Reasons, of.missed))
+		for _, q := range of.list {
+			if some {
+				*q = q.Doubted(exact.AtLeast)
+			}
+		}
+	}
+	if p.Info.Source == FromSharedMemory {
+		p.Buffers, p.Kernel, *c = exact.Quantity{}, KernelUsage{}, ProcessCounters{Odd: c.Odd} // it has no other events
+	}
+}
+
+// unseen makes each 0 unknown if something is hidden from it.
+func unseen(hidden bool, list ...*exact.Quantity) {
+	for _, q := range list {
+		*q = q.Unseen(hidden)
+	}
 }
 
 // NobodySeen reports whether processes are sampled and none was seen: one may have come and gone between two samples.

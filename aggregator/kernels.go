@@ -62,8 +62,8 @@ func (k *Kernel) compare(o *Kernel) int {
 	return cmp.Or(cmp.Compare(k.Name, o.Name), cmp.Compare(k.Hash, o.Hash), cmp.Compare(k.Processor, o.Processor), cmp.Compare(k.ID, o.ID))
 }
 
-// KernelUsage is the kernels that are compiled for one chip. They need not all be in L1 at a time.
-type KernelUsage struct {
+// KernelTally is what the accounts count of the kernels that are compiled for one chip.
+type KernelTally struct {
 	// Programs that have kernels.
 	Programs uint64 `rec:"Programs"`
 	// Binaries and their loadable Bytes, by type; each is counted once, on
@@ -82,46 +82,45 @@ type KernelUsage struct {
 	DRAMBytes  uint64 `rec:"DRAMBytes"`
 }
 
-// Size is the loadable bytes of all binaries: a lower bound if the size of one is unknown.
-func (u *KernelUsage) Size() exact.Quantity { return sumOf(u.Bytes, u.Unsized == 0) }
-
-// OnCores sums bytes times cores: a lower bound if the size or the cores of a binary are unknown.
-func (u *KernelUsage) OnCores() exact.Quantity {
-	var binaries uint64
-	for _, n := range u.Binaries {
-		binaries += n
-	}
-	return sumOf(u.CoreBytes, u.WithCores == binaries)
+// KernelUsage is the kernels that are compiled for one chip. They need not all be in L1 at a time.
+type KernelUsage struct {
+	// Programs that have kernels.
+	Programs exact.Quantity
+	// Binaries and their loadable BytesOf, by type; each is counted once, on however many cores it runs. Bytes is the
+	// sum. The bytes are lower bounds if there are Unsized binaries, whose size is unknown.
+	Binaries, BytesOf [NumKernelTypes]exact.Quantity
+	Bytes, Unsized    exact.Quantity
+	// OnCores sums bytes times cores: a lower bound if the size or the cores of a binary are unknown.
+	OnCores exact.Quantity
+	// DRAMCopies counts the buffers that hold a copy of kernels, from which they are loaded, and DRAMBytes the bytes
+	// requested for them. They are part of the memory.
+	DRAMCopies, DRAMBytes exact.Quantity
 }
 
-func sumOf(list [NumKernelTypes]uint64, all bool) exact.Quantity {
-	var sum uint64
-	for _, n := range list {
-		sum += n
-	}
-	return exact.Sum(sum, all)
-}
+// EmptyKernelUsage returns the use of a chip that never had kernels.
+func EmptyKernelUsage() KernelUsage { return new(KernelTally).shown() }
 
-// KernelCounts is a KernelUsage as outputs show it: what may be hidden is unknown, not 0.
-type KernelCounts struct {
-	Programs, Bytes, OnCores, DRAMCopies, DRAMBytes exact.Quantity
-	Binaries                                        [NumKernelTypes]exact.Quantity
-}
-
-// Seen returns the counts as outputs show them: if h says that programs may be hidden, a 0 is unknown.
-func (u *KernelUsage) Seen(h Hidden) KernelCounts {
-	seen := func(q exact.Quantity) exact.Quantity { return q.Unseen(h.Programs) }
-	counts := KernelCounts{
-		Programs: seen(exact.Of(u.Programs)), Bytes: seen(u.Size()), OnCores: seen(u.OnCores()),
-		DRAMCopies: seen(exact.Of(u.DRAMCopies)), DRAMBytes: seen(exact.Of(u.DRAMBytes)),
-	}
+func (u *KernelTally) shown() (s KernelUsage) {
+	var binaries, bytes, onCores uint64
 	for t, n := range u.Binaries {
-		counts.Binaries[t] = seen(exact.Of(n))
+		s.Binaries[t], s.BytesOf[t] = exact.Of(n), exact.Sum(u.Bytes[t], u.Unsized == 0)
+		binaries, bytes, onCores = binaries+n, bytes+u.Bytes[t], onCores+u.CoreBytes[t]
 	}
-	return counts
+	s.Bytes, s.OnCores = exact.Sum(bytes, u.Unsized == 0), exact.Sum(onCores, u.WithCores == binaries)
+	s.Programs, s.Unsized = exact.Of(u.Programs), exact.Of(u.Unsized)
+	s.DRAMCopies, s.DRAMBytes = exact.Of(u.DRAMCopies), exact.Of(u.DRAMBytes)
+	return s
 }
 
-func (u *KernelUsage) count(k *Kernel, added bool) {
+// hide makes each 0 unknown if h says that programs may be hidden.
+func (u *KernelUsage) hide(h Hidden) {
+	unseen(h.Programs, &u.Programs, &u.Bytes, &u.Unsized, &u.OnCores, &u.DRAMCopies, &u.DRAMBytes)
+	for t := range u.Binaries {
+		unseen(h.Programs, &u.Binaries[t], &u.BytesOf[t])
+	}
+}
+
+func (u *KernelTally) count(k *Kernel, added bool) {
 	n, bytes := uint64(1), k.Bytes
 	onCores, known := k.OnCores()
 	if !added {
@@ -138,8 +137,8 @@ func (u *KernelUsage) count(k *Kernel, added bool) {
 	}
 }
 
-// Add sums the kernels of several chips.
-func (u *KernelUsage) Add(o *KernelUsage) {
+// add sums the kernels of several chips.
+func (u *KernelTally) add(o *KernelTally) {
 	u.Programs += o.Programs
 	for t := range o.Binaries {
 		u.Binaries[t] += o.Binaries[t]
@@ -153,7 +152,7 @@ func (u *KernelUsage) Add(o *KernelUsage) {
 }
 
 // kernels returns the share's own usage and its chip's, which change together.
-func (s *share) kernels() [2]*KernelUsage { return [2]*KernelUsage{&s.kernel, &s.chip.kernel} }
+func (s *share) kernels() [2]*KernelTally { return [2]*KernelTally{&s.kernel, &s.chip.kernel} }
 
 // maxCores is more than a chip has.
 const maxCores = 1 << 16

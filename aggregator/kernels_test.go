@@ -23,7 +23,7 @@ func TestKernels(t *testing.T) {
 		return Event{Kind: KernelLoaded, PID: 1, Program: program, Device: device,
 			Kernel: &Kernel{ID: kernel, Name: "k", Processor: processor, Bytes: bytes, Sized: bytes != 0}}
 	}
-	on := func(chip uint32) KernelUsage {
+	on := func(chip uint32) KernelTally {
 		t.Helper()
 		s := a.Snapshot()
 		i := slices.IndexFunc(s.Chips, func(c ChipSnapshot) bool { return c.Chip == Chip{Number: chip} })
@@ -32,12 +32,12 @@ func TestKernels(t *testing.T) {
 		}
 		for _, p := range s.Processes {
 			for _, c := range p.Chips {
-				if c.Chip.Number == chip && c.Kernel != s.Chips[i].Kernel {
-					t.Errorf("chip %d: the process has %+v of %+v", chip, c.Kernel, s.Chips[i].Kernel)
+				if c.Chip.Number == chip && c.kernel != s.Chips[i].kernel {
+					t.Errorf("chip %d: the process has %+v of %+v", chip, c.kernel, s.Chips[i].kernel)
 				}
 			}
 		}
-		return s.Chips[i].Kernel
+		return s.Chips[i].kernel
 	}
 	expect := func(what string, chip uint32, programs, binaries, bytes, unsized uint64) {
 		t.Helper()
@@ -96,7 +96,7 @@ func TestKernels(t *testing.T) {
 
 	apply(Event{Kind: Launched, PID: 1, Count: 4}, load(0, mesh, 9, "brisc", 1), Event{Kind: KernelLoaded, PID: 1, Program: 5},
 		Event{Kind: KernelLoaded, PID: 1, Program: 5, Kernel: &Kernel{Type: NumKernelTypes}})
-	if c := a.Snapshot().Processes[0].Counters; c.UnknownLaunches != 4 || c.UnknownKernels != 1 || c.Odd != 2 {
+	if c := a.Snapshot().Processes[0].counters; c.UnknownLaunches != 4 || c.UnknownKernels != 1 || c.Odd != 2 {
 		t.Errorf("%+v", c)
 	}
 }
@@ -112,11 +112,11 @@ func TestKernelsTimesTheirCores(t *testing.T) {
 		t.Helper()
 		s := a.Snapshot()
 		for i := range s.Chips {
-			if n := s.Chips[i].Kernel.OnCores(); n != bytes {
+			if n := s.Chips[i].Kernel.OnCores; n != bytes {
 				t.Errorf("%s: chip %d has %v bytes, not %v", what, i, n, bytes)
 			}
 		}
-		if n := s.Processes[0].Kernel.OnCores(); n != bytes.Add(bytes) {
+		if n := s.Processes[0].Kernel.OnCores; n != bytes.Add(bytes) {
 			t.Errorf("%s: the process has %v bytes, not twice %v", what, n, bytes)
 		}
 	}
@@ -136,8 +136,8 @@ func TestKernelsTimesTheirCores(t *testing.T) {
 	expect("one is left", exact.Of(20))
 	load(5, 1, 1<<16+1, ApplicationKernel)
 	expect("more cores than a chip has", exact.Of(20))
-	old := KernelUsage{Binaries: [NumKernelTypes]uint64{2}, Bytes: [NumKernelTypes]uint64{100}}
-	if old.OnCores().Known() {
+	old := KernelTally{Binaries: [NumKernelTypes]uint64{2}, Bytes: [NumKernelTypes]uint64{100}}
+	if old.shown().OnCores.Known() {
 		t.Error("what was recorded without cores is said to be known")
 	}
 }
@@ -145,16 +145,16 @@ func TestKernelsTimesTheirCores(t *testing.T) {
 func TestCopyOfKernelsInDRAM(t *testing.T) {
 	const device, buffer = 0x100, 0x1
 	a := New()
-	apply := func(e Event) KernelUsage {
+	apply := func(e Event) KernelTally {
 		t.Helper()
 		a.Apply(&e)
 		s := a.Snapshot()
-		if s.Chips[0].Kernel != s.Processes[0].Kernel {
-			t.Errorf("the chip has %+v, the process %+v", s.Chips[0].Kernel, s.Processes[0].Kernel)
+		if s.Chips[0].kernel != s.Processes[0].kernel {
+			t.Errorf("the chip has %+v, the process %+v", s.Chips[0].kernel, s.Processes[0].kernel)
 		}
-		return s.Chips[0].Kernel
+		return s.Chips[0].kernel
 	}
-	expect := func(what string, u KernelUsage, copies, bytes uint64) {
+	expect := func(what string, u KernelTally, copies, bytes uint64) {
 		t.Helper()
 		if u.DRAMCopies != copies || u.DRAMBytes != bytes {
 			t.Errorf("%s: %+v", what, u)
@@ -173,7 +173,7 @@ func TestCopyOfKernelsInDRAM(t *testing.T) {
 	}
 	expect("freed", apply(freed(1, device, buffer)), 0, 0)
 	expect("in its place", apply(e), 0, 0)
-	if n := a.Snapshot().Processes[0].Counters.Odd; n != 2 {
+	if n := a.Snapshot().Processes[0].counters.Odd; n != 2 {
 		t.Errorf("%d odd events", n)
 	}
 }
@@ -196,7 +196,7 @@ func TestProgramsOutliveTheirMesh(t *testing.T) {
 		var buffers []exact.Quantity
 		var kernels []uint64
 		for _, c := range a.Snapshot().Chips {
-			buffers, kernels = append(buffers, c.CB.Dataflow), append(kernels, c.Kernel.Binaries[ApplicationKernel])
+			buffers, kernels = append(buffers, c.CB.Dataflow), append(kernels, c.kernel.Binaries[ApplicationKernel])
 		}
 		if !slices.EqualFunc(buffers, want, exact.Quantity.Is) || !slices.Equal(kernels, want) {
 			t.Errorf("%s: dataflow buffers %v, kernels %v by chip, not %v", what, buffers, kernels, want)

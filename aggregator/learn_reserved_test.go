@@ -26,7 +26,7 @@ func TestScanFillsInReservedSizes(t *testing.T) {
 	s := a.Snapshot()
 	for _, p := range s.Processes {
 		for _, c := range p.Chips {
-			if u := c.Memory[DRAM]; !u.Reserved.Is(12*(2048+1024)) || u.Unreserved != 0 || !u.Requested.Is(2*4096) || !u.Buffers.Is(2) || u.PeakReserved.Bound() != exact.AtLeast {
+			if u := c.Memory[DRAM]; !u.Reserved.Is(12*(2048+1024)) || u.unreserved != 0 || !u.Requested.Is(2*4096) || !u.Buffers.Is(2) || u.PeakReserved.Bound() != exact.AtLeast {
 				t.Errorf("chip %v: %+v", c.Chip, u)
 			}
 		}
@@ -34,13 +34,13 @@ func TestScanFillsInReservedSizes(t *testing.T) {
 			t.Errorf("%+v on %d chips", p.Agreement, len(p.Chips))
 		}
 	}
-	if u := s.Chips[0].Memory[DRAM]; !u.Reserved.Is(12*(2048+1024)) || u.Unreserved != 0 {
+	if u := s.Chips[0].Memory[DRAM]; !u.Reserved.Is(12*(2048+1024)) || u.unreserved != 0 {
 		t.Errorf("%+v", u)
 	}
 	for _, b := range a.Buffers(1) {
 		a.Apply(&Event{Kind: Free, PID: 1, Time: 6, Buffer: b.ID})
 	}
-	if u := a.Snapshot().Chips[0].Memory[DRAM]; !u.Reserved.Is(0) || u.Unreserved != 0 || !u.Buffers.Is(0) {
+	if u := a.Snapshot().Chips[0].Memory[DRAM]; !u.Reserved.Is(0) || u.unreserved != 0 || !u.Buffers.Is(0) {
 		t.Errorf("after the end of all: %+v", u)
 	}
 }
@@ -57,11 +57,11 @@ func TestBanksThatBecomeKnown(t *testing.T) {
 	} {
 		a.Apply(&e)
 	}
-	if u := a.Snapshot().Chips[0].Memory[DRAM]; u.Reserved.Known() || u.Unreserved != 1 {
+	if u := a.Snapshot().Chips[0].Memory[DRAM]; u.Reserved.Known() || u.unreserved != 1 {
 		t.Errorf("before: %+v", u)
 	}
 	a.Apply(&Event{Kind: AllocatorSeen, PID: 1, Time: 4, Device: 7, Allocator: 8, Capacity: &capacity})
-	if u := a.Snapshot().Chips[0].Memory[DRAM]; !u.Reserved.Is(12*1024) || u.Unreserved != 0 || u.Banks.Count != 12 {
+	if u := a.Snapshot().Chips[0].Memory[DRAM]; !u.Reserved.Is(12*1024) || u.unreserved != 0 || u.Banks.Count != 12 {
 		t.Errorf("after: %+v", u)
 	}
 }

@@ -26,9 +26,9 @@ func TestLimits(t *testing.T) {
 	check := func(when string, pid uint32, live, allocs uint64, limited bool) {
 		t.Helper()
 		p := a.processes[pid]
-		if s := p.snapshot(false); s.Buffers != live || s.Counters.Allocs != allocs || p.has(exact.ReasonLimitReached) != limited {
+		if s := p.snapshot(false); s.buffers != live || s.counters.Allocs != allocs || p.has(exact.ReasonLimitReached) != limited {
 			t.Errorf("%s process %d has %d of %d buffers, limited: %t, not %d of %d, %t",
-				when, pid, s.Buffers, s.Counters.Allocs, p.has(exact.ReasonLimitReached), live, allocs, limited)
+				when, pid, s.buffers, s.counters.Allocs, p.has(exact.ReasonLimitReached), live, allocs, limited)
 		}
 	}
 	for id := range uint64(4) {

@@ -59,15 +59,15 @@ func TestComparingWithAScan(t *testing.T) {
 		if g := p.Agreement; g.Found != c.found || g.Repaired != c.repaired || g.Comparisons != 1 || g.At != 50 {
 			t.Errorf("%s: %+v", c.name, g)
 		}
-		if p.Counters.Allocs != 2 || p.Counters.Frees != 0 {
-			t.Errorf("%s: counted as seen: %+v", c.name, p.Counters)
+		if p.counters.Allocs != 2 || p.counters.Frees != 0 {
+			t.Errorf("%s: counted as seen: %+v", c.name, p.counters)
 		}
 	}
 }
 
 func TestAScanKeepsBuffersOfUnreadAllocators(t *testing.T) {
 	a := run(twoBuffers(), Event{Kind: Scanned, PID: 1, Scan: &Scan{Allocators: []uint64{7}}})
-	if got := a.Snapshot().Processes[0].Buffers; got != 2 {
+	if got := a.Snapshot().Processes[0].buffers; got != 2 {
 		t.Errorf("%d buffers", got)
 	}
 }
@@ -193,8 +193,8 @@ func TestAMergeGivesTheSameEventsForEachSource(t *testing.T) {
 			t.Errorf("%v, first %t: %d frees, %v, want %d, %v", c.source, c.first, frees, got, c.frees, kinds)
 		}
 		p := a.Snapshot().Processes[0]
-		if !p.Memory[DRAM].Requested.Is(450) || p.Buffers != 3 || p.Agreement.Compared != 3 {
-			t.Errorf("%v, first %t: %+v, %d buffers, %+v", c.source, c.first, p.Memory[DRAM], p.Buffers, p.Agreement)
+		if !p.Memory[DRAM].Requested.Is(450) || p.buffers != 3 || p.Agreement.Compared != 3 {
+			t.Errorf("%v, first %t: %+v, %d buffers, %+v", c.source, c.first, p.Memory[DRAM], p.buffers, p.Agreement)
 		}
 		list := a.Programs(1)
 		if len(list) != 3 || len(list[0].Placed) != 0 || list[2].KernelCount != 2 || len(list[2].Placed) != 1 {

@@ -45,7 +45,7 @@ type modelProcess struct {
 	devices    map[uint64]*modelDevice
 	allocators map[uint64]Capacity
 	peaks      map[Chip]map[Memory]modelPeak
-	counters   ProcessCounters
+	counters   ProcessTally
 	// released are the buffers that an allocator freed all at once, owners who got a block last.
 	released map[uint64]block
 	owners   map[block]uint64
@@ -217,7 +217,7 @@ func (m *model) usage(memory Memory, match func(*modelBuffer) bool) Usage {
 		u.Requested = u.Requested.Add(exact.Of(b.requested))
 		u.Reserved = u.Reserved.Add(exact.Of(reserved))
 		if reserved == 0 && b.requested != 0 {
-			u.Unreserved++
+			u.unreserved++
 			u.Reserved = u.Reserved.Doubted(exact.AtLeast)
 		}
 	}
@@ -250,7 +250,7 @@ func (m *model) describe() []string {
 	for _, pid := range pids {
 		p := m.processes[pid]
 		live := slices.DeleteFunc(slices.Clone(m.live), func(b modelBuffer) bool { return b.pid != pid })
-		s := ProcessSnapshot{PID: pid, Buffers: uint64(len(live)), Counters: p.counters, Late: p.late}
+		s := ProcessSnapshot{PID: pid, buffers: uint64(len(live)), counters: p.counters, Late: p.late}
 		out = append(out, describeProcess(&s)...)
 		for _, c := range order(slices.Collect(maps.Keys(p.peaks))) {
 			text := raised(c, p.peaks[c], func(b *modelBuffer) bool { return b.pid == pid && on(b, c) })
@@ -320,8 +320,7 @@ func TestRandomEventsGiveWhatTheListOfLiveBuffersGives(t *testing.T) {
 			events = append(events, e)
 			run(a, e)
 			m.apply(&e)
-			s := a.Snapshot()
-			s.Ended = nil
+			s := a.snapshot()
 			got := slices.DeleteFunc(describe(s), func(l string) bool { return strings.HasPrefix(l, "  unplaced") })
 			if want := m.describe(); !slices.Equal(got, want) || s.Counters.Lost != m.lost {
 				t.Fatalf("seed %d, event %d (kind %d, pid %d): got\n%s\nwant\n%s", seed, len(events), e.Kind, e.PID, strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -334,7 +333,7 @@ func TestRandomEventsGiveWhatTheListOfLiveBuffersGives(t *testing.T) {
 // wantSound checks what must be true of all accounts.
 func wantSound(t *testing.T, a *Aggregator) {
 	t.Helper()
-	s := a.Snapshot()
+	s := a.snapshot()
 	var sums [NumMemories]map[Chip]Usage
 	for m := range sums {
 		sums[m] = map[Chip]Usage{}
@@ -362,12 +361,12 @@ func wantSound(t *testing.T, a *Aggregator) {
 				t.Fatalf("process %d: %+v of %s, but %+v on its chips", p.PID, p.Memory[m], Memory(m), all[m])
 			}
 		}
-		if n := uint64(len(a.Buffers(p.PID))); n != p.Buffers || placeless > n {
-			t.Fatalf("process %d: %d buffers, %d listed, %d of them on no chip", p.PID, p.Buffers, n, placeless)
+		if n := uint64(len(a.Buffers(p.PID))); n != p.buffers || placeless > n {
+			t.Fatalf("process %d: %d buffers, %d listed, %d of them on no chip", p.PID, p.buffers, n, placeless)
 		}
-		c := p.Counters
-		if c.Allocs-c.Frees-c.ImplicitFrees != p.Buffers || c.Replaced > c.ImplicitFrees || p.Last < p.Since {
-			t.Fatalf("process %d: %d buffers of %+v, heard of from %d to %d", p.PID, p.Buffers, c, p.Since, p.Last)
+		c := p.counters
+		if c.Allocs-c.Frees-c.ImplicitFrees != p.buffers || c.Replaced > c.ImplicitFrees || p.Last < p.Since {
+			t.Fatalf("process %d: %d buffers of %+v, heard of from %d to %d", p.PID, p.buffers, c, p.Since, p.Last)
 		}
 	}
 	for i := range s.Chips {
@@ -378,7 +377,7 @@ func wantSound(t *testing.T, a *Aggregator) {
 			if !ok {
 				sum = EmptyUsage()
 			}
-			if u.Requested != sum.Requested || u.Reserved != sum.Reserved || u.Buffers != sum.Buffers || u.Unreserved != sum.Unreserved {
+			if u.Requested != sum.Requested || u.Reserved != sum.Reserved || u.Buffers != sum.Buffers || u.unreserved != sum.unreserved {
 				t.Fatalf("chip %s: %+v of %s, but its processes have %+v", name(c.Chip), u, Memory(m), sum)
 			}
 		}
@@ -392,7 +391,7 @@ func wantSoundUsage(t *testing.T, u Usage) {
 	t.Helper()
 	// What went below zero would be far above its peak.
 	_, peakKnown := u.PeakReserved.Exact()
-	if number(u.Requested) > number(u.PeakRequested) || number(u.Reserved) > number(u.PeakReserved) || u.Unreserved > number(u.Buffers) || u.Unreserved > 0 && peakKnown ||
+	if number(u.Requested) > number(u.PeakRequested) || number(u.Reserved) > number(u.PeakReserved) || u.unreserved > number(u.Buffers) || u.unreserved > 0 && peakKnown ||
 		u.Buffers.Is(0) && (!u.Requested.Is(0) || !u.Reserved.Is(0)) {
 		t.Fatalf("%+v", u)
 	}

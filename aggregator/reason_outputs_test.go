@@ -45,10 +45,10 @@ func TestReasonsAffectWhatTheirRowSays(t *testing.T) {
 			onChip := has(aggregator.HidesOnChip)
 			p, c := &s.Processes[0], &s.Chips[0]
 			check("exact", s.Exact() && p.Exact() && c.Exact(), code == none)
-			check("buffers of the process hidden", aggregator.HiddenOf(p, nil).Buffers, has(exact.AffectsBuffers))
-			check("buffers of the process on the chip hidden", aggregator.HiddenOf(p, &p.Chips[0]).Buffers, onChip)
-			check("programs of the process hidden", aggregator.HiddenOf(p, nil).Programs, has(exact.AffectsPrograms))
-			on := aggregator.HidersOf(s).On(c)
+			check("buffers of the process hidden", p.Hidden.Buffers, has(exact.AffectsBuffers))
+			check("buffers of the process on the chip hidden", p.Chips[0].Hidden.Buffers, onChip)
+			check("programs of the process hidden", p.Hidden.Programs, has(exact.AffectsPrograms))
+			on := c.Hidden
 			check("buffers of the chip hidden", on.Buffers, onChip)
 			check("programs of the chip hidden", on.Programs, has(exact.AffectsPrograms))
 			spaces, _ := a.FreeSpaces(10)

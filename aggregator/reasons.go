@@ -2,7 +2,6 @@ package aggregator
 
 import (
 	"iter"
-	"maps"
 	"slices"
 
 	"tt-memtrace/aggregator/exact"
@@ -225,6 +224,7 @@ func (a *Aggregator) lose(e *Event) {
 			rs.raise(Reason{Code: code, PID: p.PID, Since: e.Time}, maxProcessReasons)
 			p.Reasons = rs.snapshot()
 			a.doubtPeaksOfEnded(p)
+			a.shown = nil
 		}
 	}
 }
@@ -336,8 +336,8 @@ func reasonsOn(c Chip, list []Reason) []Reason {
 	return slices.DeleteFunc(slices.Clone(list), elsewhere)
 }
 
-// markChips gives the snapshots of the chips the reasons that affect them.
-func (a *Aggregator) markChips(chips map[Chip]*ChipSnapshot) {
+// markChips gives the chips of a snapshot the reasons that affect them.
+func (s *Snapshot) markChips(chips map[Chip]*ChipSnapshot) {
 	mark := func(c *ChipSnapshot, r Reason) {
 		if c != nil && len(c.Reasons) < maxChipReasons {
 			c.Reasons = append(c.Reasons, r)
@@ -353,21 +353,16 @@ func (a *Aggregator) markChips(chips map[Chip]*ChipSnapshot) {
 			}
 		}
 	}
-	for _, r := range a.reasons.list {
+	for _, r := range s.Reasons {
 		markAll(r, r.Chips)
 	}
-	for _, pid := range slices.Sorted(maps.Keys(a.processes)) {
-		p := a.processes[pid]
-		if len(p.reasons.list) == 0 {
-			continue
-		}
+	for i := range s.Processes {
+		p := &s.Processes[i]
 		var open []Chip
-		for _, s := range p.shares {
-			if s.open {
-				open = append(open, s.chip.id)
-			}
+		for j := range p.Chips {
+			open = append(open, p.Chips[j].Chip)
 		}
-		for _, r := range p.reasons.list {
+		for _, r := range p.Reasons {
 			switch {
 			case len(r.Chips) > 0:
 				markAll(r, r.Chips)
@@ -388,6 +383,7 @@ func (s *Snapshot) Raise(r Reason) {
 		c := &s.Chips[i]
 		c.Reasons = append(slices.Clip(c.Reasons), r)
 	}
+	s.hide()
 }
 
 // Why yields the reasons of the host and of its live processes.

@@ -7,8 +7,8 @@ func accountsOf(t *testing.T, a *Aggregator) func(what string, live, implicit, u
 	return func(what string, live, implicit, unmatched uint64, exact bool) {
 		t.Helper()
 		p := a.Snapshot().Processes[0]
-		if c := p.Counters; p.Buffers != live || c.ImplicitFrees != implicit || c.UnmatchedFrees != unmatched || (len(p.Reasons) == 0) != exact {
-			t.Errorf("%s: %d buffers, %+v, reasons %v", what, p.Buffers, c, p.Reasons)
+		if c := p.counters; p.buffers != live || c.ImplicitFrees != implicit || c.UnmatchedFrees != unmatched || (len(p.Reasons) == 0) != exact {
+			t.Errorf("%s: %d buffers, %+v, reasons %v", what, p.buffers, c, p.Reasons)
 		}
 	}
 }

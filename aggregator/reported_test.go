@@ -24,7 +24,9 @@ func TestReportedCircularBuffers(t *testing.T) {
 		a.Apply(&e)
 	}
 	want := EmptyCBUsage()
-	want.Circular, want.Programs, want.Reported = exact.Of(1), exact.Of(1), 2
+	want.Circular, want.Programs, want.Reported, want.reported = exact.Of(1), exact.Of(1), exact.Of(2), 2
+	var unknown exact.Quantity // an event was ignored
+	want.Dataflow, want.Scratchpads, want.Global = unknown, unknown, unknown
 	want.Logical, want.PeakLogical = exact.Of(40+1<<31+7), exact.Of(40+1<<31+7)
 	least := func(n uint64) exact.Quantity { return exact.Bounded(n, exact.AtLeast) }
 	want.Physical, want.PeakPhysical, want.BusiestBytes, want.Top = least(40), least(40), least(10), least(110)
@@ -32,12 +34,13 @@ func TestReportedCircularBuffers(t *testing.T) {
 	if got := s.Chips[0].CB; got != want {
 		t.Errorf("%+v, not %+v", got, want)
 	}
-	if s.Processes[1].Counters.Odd != 1 {
-		t.Errorf("%+v", s.Processes[1].Counters)
+	if s.Processes[1].counters.Odd != 1 {
+		t.Errorf("%+v", s.Processes[1].counters)
 	}
 	a.Apply(&Event{Kind: ProgramGone, PID: 2, Program: 1})
 	a.Apply(&Event{Kind: ProcessExit, PID: 2})
-	want.Logical, want.Reported = exact.Of(40), 0
+	want.Logical, want.Reported, want.reported = exact.Of(40), exact.Of(0), 0
+	want.Dataflow, want.Scratchpads, want.Global = exact.Of(0), exact.Of(0), exact.Of(0)
 	want.Physical, want.PeakPhysical, want.BusiestBytes, want.Top = exact.Of(40), exact.Of(40), exact.Of(10), exact.Of(110)
 	if got := a.Snapshot().Chips[0].CB; got != want {
 		t.Errorf("%+v, not %+v", got, want)

@@ -3,6 +3,8 @@ package aggregator
 import (
 	"cmp"
 	"slices"
+
+	"tt-memtrace/aggregator/exact"
 )
 
 // ConfigRing is a kernel-config ring: a piece of L1, the same in each of its worker cores, from which these run
@@ -28,6 +30,24 @@ type ConfigRing struct {
 	// Unread: a ring of the device could not be read last time, so its contents are unknown. Capacity is 0 if it is
 	// unknown too.
 	Unread bool `rec:"Unread"`
+}
+
+// RingUsage is what is known of a ConfigRing. Base is its address in L1; its ID is 0 if there is none.
+type RingUsage struct {
+	ID, Base uint64
+	Capacity exact.Quantity
+	// Used and Places are unknown if the ring could not be read, or a trace was Replayed.
+	Used, Places exact.Quantity
+	Replayed     bool
+}
+
+// Usage returns what is known of the ring.
+func (r ConfigRing) Usage() RingUsage {
+	known := !r.Unread && !r.Replayed && r.Capacity > 0
+	return RingUsage{
+		ID: r.ID, Base: r.Base, Replayed: r.Replayed, Capacity: exact.Of(r.Capacity).Unseen(true),
+		Used: exact.Sum(r.Used, known), Places: exact.Sum(r.Places, known),
+	}
 }
 
 // fuller reports whether to show a ring rather than another.

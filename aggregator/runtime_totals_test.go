@@ -26,34 +26,34 @@ func TestRuntimeTotals(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	u := s.Chips[0].Memory[DRAM]
-	if !u.TotalsOnly() || u.Unreserved == 0 || u.PeakReserved.Known() || u.Reserved.Known() || u.Buffers.Known() || u.Banks.Known {
+	if !s.Chips[0].TotalsOnly || u.unreserved == 0 || u.PeakReserved.Known() || u.Reserved.Known() || u.Buffers.Known() || u.Banks.Known {
 		t.Errorf("it knows too much: %+v", u)
 	}
-	if cb := s.Chips[0].CB; !cb.TotalsOnly() || cb.Programs.Known() || cb.Logical.Known() {
+	if cb := s.Chips[0].CB; !s.Chips[0].TotalsOnly || cb.Programs.Known() || cb.Logical.Known() {
 		t.Errorf("it knows too much: %+v", cb)
 	}
 	if s.Exact() {
 		t.Error("sums are said to be exact")
 	}
-	if m := s.Processes[0].Memory[DRAM]; !m.Requested.Is(130) || !m.TotalsOnly() {
+	if m := s.Processes[0].Memory[DRAM]; !m.Requested.Is(130) || !s.Processes[0].Chips[0].TotalsOnly {
 		t.Errorf("%+v", m)
 	}
 
 	s = apply(Event{Kind: RuntimeTotalsChanged, PID: 1, RuntimeTotals: &RuntimeTotals{Chip: Chip{Number: 1}, Closed: true}})
-	if len(s.Processes[0].Chips) != 1 || !s.Chips[1].Memory[DRAM].Requested.Is(0) || s.Chips[1].Memory[DRAM].Unreserved != 0 {
+	if len(s.Processes[0].Chips) != 1 || !s.Chips[1].Memory[DRAM].Requested.Is(0) || s.Chips[1].Memory[DRAM].unreserved != 0 {
 		t.Errorf("%+v", s)
 	}
 	s = apply(Event{Kind: ProcessExit, PID: 1})
 	if c := s.Chips[0]; !c.Memory[DRAM].Requested.Is(7) || !c.CB.Physical.Is(1) {
 		t.Errorf("%+v", c)
 	}
-	if e := s.Ended[0].Memory[DRAM]; !e.Requested.Is(80) || !e.TotalsOnly() {
+	if e := s.Ended[0].Memory[DRAM]; !e.Requested.Is(80) || !s.Ended[0].Chips[0].TotalsOnly {
 		t.Errorf("%+v", e)
 	}
 
 	// Nonsense is not counted.
 	s = apply(counted(2, 0, 1<<63, 0), counted(2, 0, 0, 1<<48), Event{Kind: RuntimeTotalsChanged, PID: 2})
-	if p := s.Processes[0]; p.Counters.Odd != 3 || !p.Memory[DRAM].Requested.Is(7) {
+	if p := s.Processes[0]; p.counters.Odd != 3 || !p.Memory[DRAM].Requested.Is(7) {
 		t.Errorf("%+v", p)
 	}
 }

@@ -11,13 +11,16 @@ import (
 
 // Snapshot is the state of all accounts at one moment. The Aggregator does not
 // change it later.
+//
+// A recording has it as the accounts count it: what is not exported. Whoever shows it has quantities, which are unknown
+// where the reasons leave nothing known.
 type Snapshot struct {
 	// Time of the newest event, or when the snapshot was taken, CLOCK_MONOTONIC ns.
 	Time      uint64            `rec:"Time"`
 	Chips     []ChipSnapshot    `rec:"Chips"`
 	Processes []ProcessSnapshot `rec:"Processes"`
 	// Ended are the newest 32 exited processes, oldest first, as they were at their
-	// exit. Snapshots share their Chips, which must not be changed.
+	// exit. Snapshots share them: they must not be changed.
 	Ended    []ProcessSnapshot `rec:"Ended"`
 	Counters Counters          `rec:"Counters"`
 	// Lacks lists what its sources cannot know; nil if processes are traced.
@@ -38,9 +41,15 @@ type ChipSnapshot struct {
 	UniqueID uint64             `rec:"UniqueID"`
 	Memory   [NumMemories]Usage `rec:"Memory"`
 	CB       CBUsage            `rec:"CB"`
-	Kernel   KernelUsage        `rec:"Kernel"`
+	Kernel   KernelUsage        `rec:"-"`
+	kernel   KernelTally        `rec:"Kernel"`
 	// ConfigRing is the fullest kernel-config ring on the chip; its ID is 0 if none is known.
-	ConfigRing ConfigRing `rec:"ConfigRing"`
+	ConfigRing RingUsage  `rec:"-"`
+	ring       ConfigRing `rec:"ConfigRing"`
+	// Hidden is what may be on the chip uncounted.
+	Hidden Hidden `rec:"-"`
+	// TotalsOnly: a part of its numbers are totals that the runtime reported.
+	TotalsOnly bool `rec:"-"`
 	// PIDs of the processes that have the chip open, ascending.
 	PIDs []uint32 `rec:"PIDs"`
 	// StaleEntries are the runtime's entries of exited processes. No other number includes them. Not to be changed.
@@ -73,41 +82,55 @@ type ProcessSnapshot struct {
 	// use; of an ended process, all that it ever opened. Peaks are those of the
 	// process's life.
 	Chips []ChipSnapshot `rec:"Chips"`
-	// Memory is the sum over Chips. The summed peaks may never have occurred together. Banks is not summed.
+	// Memory is the sum over Chips and Unplaced; a recording has the sum over Chips alone. The summed peaks may never
+	// have occurred together. Banks is not summed.
 	Memory [NumMemories]Usage `rec:"Memory"`
 	CB     CBUsage            `rec:"CB"`
-	Kernel KernelUsage        `rec:"Kernel"`
+	Kernel KernelUsage        `rec:"-"`
+	kernel KernelTally        `rec:"Kernel"`
 	// Unplaced counts its buffers on devices with unknown chips.
 	Unplaced [NumMemories]Usage `rec:"Unplaced"`
 	// Buffers is the number of live buffers; one on a mesh of many chips is one.
-	Buffers uint64 `rec:"Buffers"`
+	Buffers exact.Quantity `rec:"-"`
+	buffers uint64         `rec:"Buffers"`
 	// Unsafe sums the buffers that a replay of a trace may have overwritten.
-	Unsafe UnsafeUsage `rec:"Unsafe"`
+	Unsafe UnsafeUsage `rec:"-"`
+	unsafe UnsafeTally `rec:"Unsafe"`
 	// LastLaunch is when a program was last launched, or a trace replayed, CLOCK_MONOTONIC ns; 0 if none was seen.
-	LastLaunch uint64 `rec:"LastLaunch"`
-	// HostMemory is its memory on the host; 0 where unknown.
+	LastLaunch uint64          `rec:"LastLaunch"`
 	HostMemory HostMemory      `rec:"HostMemory"`
-	Counters   ProcessCounters `rec:"Counters"`
-	Agreement  Agreement       `rec:"Agreement"`
+	Counters   ProcessCounters `rec:"-"`
+	counters   ProcessTally    `rec:"Counters"`
+	// Hidden is what it may hold uncounted.
+	Hidden    Hidden    `rec:"-"`
+	Agreement Agreement `rec:"Agreement"`
 	// Reasons why its numbers are not exact; none where they are. Not to be changed.
 	Reasons []Reason `rec:"Reasons"`
 }
 
-// HostMemory is the resident memory of a process on the host, bytes: as first read, at its peak, and now or at its
-// end.
+// HostMemory is the resident memory of a process on the host, bytes. No process has 0: that is unknown.
 type HostMemory struct {
-	First uint64 `rec:"First"`
-	Peak  uint64 `rec:"Peak"`
-	Bytes uint64 `rec:"Bytes"`
+	first uint64 `rec:"First"`
+	peak  uint64 `rec:"Peak"`
+	bytes uint64 `rec:"Bytes"`
 }
 
 // Read records the present value.
 func (h *HostMemory) Read(bytes uint64) {
-	if h.First == 0 {
-		h.First = bytes
+	if h.first == 0 {
+		h.first = bytes
 	}
-	h.Bytes, h.Peak = bytes, max(h.Peak, bytes)
+	h.bytes, h.peak = bytes, max(h.peak, bytes)
 }
+
+// First is the memory as it was first read.
+func (h HostMemory) First() exact.Quantity { return exact.Of(h.first).Unseen(true) }
+
+// Peak is the most that was read.
+func (h HostMemory) Peak() exact.Quantity { return exact.Of(h.peak).Unseen(true) }
+
+// Bytes is the memory now, or at the process's end.
+func (h HostMemory) Bytes() exact.Quantity { return exact.Of(h.bytes).Unseen(true) }
 
 // BufferSnapshot is one live buffer.
 type BufferSnapshot struct {
@@ -117,8 +140,8 @@ type BufferSnapshot struct {
 	MemoryLayout uint8
 	// Address in each bank, Size on each chip, PerBank in each bank: bytes.
 	Address, Size, PerBank, PageSize uint64
-	// Reserved is the bytes that the buffer takes from all banks of each chip; 0 if unknown.
-	Reserved uint64
+	// Reserved is the bytes that the buffer takes from all banks of each chip.
+	Reserved exact.Quantity
 	// PerCore is set if it has an address on each of its cores: then it takes PerBank on these alone, and Address is
 	// the lowest.
 	PerCore PerCore
@@ -149,8 +172,8 @@ type Counters struct {
 	ExitedInexact uint64 `rec:"ExitedInexact"`
 }
 
-// ProcessCounters are the totals of one process.
-type ProcessCounters struct {
+// ProcessTally is what the accounts count of one process.
+type ProcessTally struct {
 	// AtLeast: it had devices open before tracing began, and these count what happened since.
 	AtLeast bool   `rec:"AtLeast"`
 	Allocs  uint64 `rec:"Allocs"`
@@ -174,6 +197,20 @@ type ProcessCounters struct {
 	Odd uint64 `rec:"Odd"`
 }
 
+// ProcessCounters are the totals of one process since tracing began, or since it started.
+type ProcessCounters struct {
+	// Allocs, Frees and ImplicitFrees, which went with their allocator or process, are lower bounds if the process is
+	// sampled, had devices open before tracing began, or some were missed.
+	Allocs, Frees, ImplicitFrees exact.Quantity
+	// Launches of its programs, UnknownLaunches among them: of programs in no account. They are lower bounds if the
+	// process had devices open before tracing began, or some were missed.
+	Launches, UnknownLaunches exact.Quantity
+	// Replays of recorded traces: which programs these launch is not known. A lower bound as Launches.
+	Replays exact.Quantity
+	// UnmatchedFrees, Replaced, UnknownKernels and Odd count what was noticed, as in a ProcessTally.
+	UnmatchedFrees, Replaced, UnknownKernels, Odd uint64
+}
+
 func (c Chip) compare(d Chip) int {
 	return cmp.Or(cmp.Compare(c.Space, d.Space), cmp.Compare(c.Number, d.Number))
 }
@@ -181,7 +218,7 @@ func (c Chip) compare(d Chip) int {
 func (b *buffer) snapshot() BufferSnapshot {
 	s := BufferSnapshot{
 		ID: b.id, Memory: b.memory, MemoryLayout: b.layout, Address: b.address, Size: b.size,
-		PerBank: b.perBank, PerCore: b.onCores(), PageSize: b.pageSize, Reserved: b.reserved(), Since: b.time, Stack: b.stack, TID: b.tid, Kernels: b.kernels, Unsafe: b.unsafety(),
+		PerBank: b.perBank, PerCore: b.onCores(), PageSize: b.pageSize, Reserved: exact.Of(b.reserved()).Unseen(b.size > 0), Since: b.time, Stack: b.stack, TID: b.tid, Kernels: b.kernels, Unsafe: b.unsafety(),
 		Chips: b.device.opened.Chips,
 	}
 	if b.site != nil {
@@ -192,10 +229,27 @@ func (b *buffer) snapshot() BufferSnapshot {
 
 // Snapshot copies the current state. Its cost depends on the chips and processes, not on the buffers.
 func (a *Aggregator) Snapshot() *Snapshot {
-	s := &Snapshot{Time: a.time, Counters: a.counters, Ended: slices.Clone(a.ended), Reasons: a.reasons.snapshot()}
+	s := a.snapshot()
+	if a.shown == nil {
+		a.shown = slices.Clone(a.ended)
+		for i := range a.shown {
+			p := &a.shown[i]
+			p.Chips = slices.Clone(p.Chips)
+			p.show()
+			p.hide()
+		}
+	}
+	s.Ended = a.shown
+	s.show()
+	return s
+}
+
+// snapshot copies what the accounts count, without exited processes.
+func (a *Aggregator) snapshot() *Snapshot {
+	s := &Snapshot{Time: a.time, Counters: a.counters, Reasons: a.reasons.snapshot()}
 	chips := map[Chip]*ChipSnapshot{}
 	for id, c := range a.chips {
-		cs := &ChipSnapshot{Chip: id, Arch: c.arch, Board: c.board, UniqueID: c.unique, Kernel: c.kernel, CB: EmptyCBUsage(), StaleEntries: c.staleEntries}
+		cs := &ChipSnapshot{Chip: id, Arch: c.arch, Board: c.board, UniqueID: c.unique, kernel: c.kernel, CB: EmptyCBUsage(), StaleEntries: c.staleEntries}
 		for m := range c.memory {
 			cs.Memory[m] = c.memory[m].usage(Banks{})
 		}
@@ -210,8 +264,8 @@ func (a *Aggregator) Snapshot() *Snapshot {
 			c := chips[pc.Chip]
 			c.PIDs = append(c.PIDs, pid)
 			c.CB.Add(&pc.CB)
-			if pc.ConfigRing.fuller(&c.ConfigRing) {
-				c.ConfigRing = pc.ConfigRing
+			if pc.ring.fuller(&c.ring) {
+				c.ring = pc.ring
 			}
 			for m := range pc.Memory {
 				// Processes can split a chip differently (L1_SMALL, TRACE); the largest is shown.
@@ -221,7 +275,7 @@ func (a *Aggregator) Snapshot() *Snapshot {
 			}
 		}
 	}
-	a.markChips(chips)
+	s.markChips(chips)
 	for id, c := range chips {
 		slices.Sort(c.PIDs)
 		for m := range c.Memory {
@@ -236,11 +290,11 @@ func (a *Aggregator) Snapshot() *Snapshot {
 	return s
 }
 
-// snapshot copies the process, with the chips that it has open or all that it ever opened.
+// snapshot copies the process as it is recorded, with the chips that it has open or all that it ever opened.
 func (p *process) snapshot(all bool) ProcessSnapshot {
 	ps := ProcessSnapshot{
 		PID: p.pid, Info: p.info, Late: p.has(exact.ReasonLate), Since: p.since, Last: p.last,
-		Buffers: uint64(p.buffers.live), Unsafe: p.unsafe, HostMemory: p.host, LastLaunch: p.launched, Counters: p.counters, Agreement: p.agreement,
+		buffers: uint64(p.buffers.live), unsafe: p.unsafe, HostMemory: p.host, LastLaunch: p.launched, counters: p.counters, Agreement: p.agreement,
 		Chips: make([]ChipSnapshot, len(p.shares)), Memory: EmptyUsages(), CB: EmptyCBUsage(),
 	}
 	ps.Agreement.Suspect = p.isSuspect()
@@ -259,9 +313,9 @@ func (p *process) snapshot(all bool) ProcessSnapshot {
 			pc.Memory[m] = sh.memory[m].usage(sh.banks[m])
 			ps.Memory[m].Add(&pc.Memory[m])
 		}
-		pc.Kernel, pc.ConfigRing, pc.CB = sh.kernel, p.ringOn(sh), sh.cb.snapshot()
+		pc.kernel, pc.ring, pc.CB = sh.kernel, p.ringOn(sh), sh.cb.snapshot()
 		pc.Reasons = reasonsOn(pc.Chip, ps.Reasons)
-		ps.Kernel.Add(&pc.Kernel)
+		ps.kernel.add(&pc.kernel)
 		ps.CB.Add(&pc.CB)
 	}
 	ps.Chips = ps.Chips[:n]

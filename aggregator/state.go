@@ -66,8 +66,8 @@ func (p *process) state(list []Event) []Event {
 			add(Event{Kind: DeviceOpen, Time: p.since, Device: addresses[d], Opened: &opened})
 		}
 	}
-	if p.host.Bytes > 0 {
-		add(Event{Kind: HostMemoryRead, Time: p.since, Size: p.host.Bytes})
+	if p.host.bytes > 0 {
+		add(Event{Kind: HostMemoryRead, Time: p.since, Size: p.host.bytes})
 	}
 	for _, b := range p.released.list() {
 		add(Event{Kind: AllocatorGone, Time: p.since, Allocator: b.Allocator, Buffer: b.Buffer,
@@ -250,7 +250,7 @@ func (a *Aggregator) end(t *Snapshot) {
 	}
 	a.time, a.counters = t.Time, t.Counters
 	a.reasons.set(t.Reasons, maxHostReasons)
-	a.ended = slices.Clone(t.Ended[max(0, len(t.Ended)-maxEnded):])
+	a.ended, a.shown = slices.Clone(t.Ended[max(0, len(t.Ended)-maxEnded):]), nil
 	for i := range t.Chips {
 		cs := &t.Chips[i]
 		c := a.chip(cs.Chip)
@@ -269,7 +269,7 @@ func (a *Aggregator) end(t *Snapshot) {
 		}
 		p.since, p.last = ps.Since, ps.Last
 		p.sites.bound = exact.AtLeast // a state has no peaks of sites
-		p.counters, p.agreement, p.host, p.launched = ps.Counters, ps.Agreement, ps.HostMemory, ps.LastLaunch
+		p.counters, p.agreement, p.host, p.launched = ps.counters, ps.Agreement, ps.HostMemory, ps.LastLaunch
 		p.reasons.set(ps.Reasons, maxProcessReasons)
 		for j := range ps.Chips {
 			cs := &ps.Chips[j]

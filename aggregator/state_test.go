@@ -29,7 +29,7 @@ func TestKindsThatNeedNothingAreKnown(t *testing.T) {
 		a := New()
 		a.Apply(&Event{Kind: ProcessStart, PID: 1, Process: &Process{Started: 1}})
 		a.Apply(&Event{Kind: k, PID: 1})
-		if n := a.Snapshot().Processes[0].Counters.Odd; n != 0 {
+		if n := a.Snapshot().Processes[0].counters.Odd; n != 0 {
 			t.Errorf("%v is odd", k)
 		}
 	}

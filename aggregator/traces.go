@@ -22,13 +22,19 @@ type Unsafe struct {
 	Overlaps bool `rec:"Overlaps"`
 }
 
-// UnsafeUsage sums the live buffers that are Unsafe; Bytes as Size of a BufferSnapshot.
-type UnsafeUsage struct {
+// UnsafeTally is what the accounts count of the live buffers that are Unsafe; Bytes as Size of a BufferSnapshot.
+type UnsafeTally struct {
 	Buffers     uint64 `rec:"Buffers"`
 	Bytes       uint64 `rec:"Bytes"`
 	Overlapping uint64 `rec:"Overlapping"`
 	// OverlappingBytes are those of Overlapping.
 	OverlappingBytes uint64 `rec:"OverlappingBytes"`
+}
+
+// UnsafeUsage is what is known of a process's unsafe buffers, as in an UnsafeTally, and how many were Found since
+// tracing began. A 0 is unknown if buffers may be unsafe that do not count as unsafe.
+type UnsafeUsage struct {
+	Buffers, Bytes, Overlapping, OverlappingBytes, Found exact.Quantity
 }
 
 // Extent is a buffer's range of addresses in each bank of a memory, from First up to but not including End.
@@ -336,7 +342,7 @@ func (t *trace) overlaps(x Extent) bool {
 	return i > 0 && t.capture.Extents[i-1].Memory == x.Memory && t.capture.Extents[i-1].End > x.First
 }
 
-func (u *UnsafeUsage) add(b *buffer) {
+func (u *UnsafeTally) add(b *buffer) {
 	switch b.unsafe {
 	case unsafeOverlaps:
 		u.Overlapping++
@@ -348,7 +354,7 @@ func (u *UnsafeUsage) add(b *buffer) {
 	}
 }
 
-func (u *UnsafeUsage) sub(b *buffer) {
+func (u *UnsafeTally) sub(b *buffer) {
 	switch b.unsafe {
 	case unsafeOverlaps:
 		u.Overlapping--

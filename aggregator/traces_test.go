@@ -42,7 +42,7 @@ func TestUnsafeUnderATrace(t *testing.T) {
 		alloc(7, far, 4096, DRAM),      // on another chip
 		alloc(8, near, 4096-1024, DRAM),
 		Event{Kind: Free, Buffer: 8}) // before any replay
-	if len(found) > 0 || a.Snapshot().Processes[0].Unsafe != (UnsafeUsage{}) {
+	if len(found) > 0 || a.Snapshot().Processes[0].unsafe != (UnsafeTally{}) {
 		t.Errorf("before a replay: %+v", found)
 	}
 	apply(replay(near, 3))
@@ -50,7 +50,7 @@ func TestUnsafeUnderATrace(t *testing.T) {
 		found[1].Buffer.ID != 6 || found[1].Buffer.Unsafe != (Unsafe{true, 3, false}) || len(found[1].Chips) != 2 {
 		t.Fatalf("%+v", found)
 	}
-	if u := a.Snapshot().Processes[0].Unsafe; u != (UnsafeUsage{2, 8192, 1, 4096}) {
+	if u := a.Snapshot().Processes[0].unsafe; u != (UnsafeTally{2, 8192, 1, 4096}) {
 		t.Errorf("%+v", u)
 	}
 	// Each is found once, and again where another trace shows that it is worse.
@@ -65,7 +65,7 @@ func TestUnsafeUnderATrace(t *testing.T) {
 	}
 	// What was overwritten stays so; what is freed is not counted any more.
 	apply(Event{Kind: TraceReleased, Trace: 3}, Event{Kind: Free, Buffer: 5})
-	if u := a.Snapshot().Processes[0].Unsafe; u != (UnsafeUsage{2, 8192, 0, 0}) {
+	if u := a.Snapshot().Processes[0].unsafe; u != (UnsafeTally{2, 8192, 0, 0}) {
 		t.Errorf("%+v", u)
 	}
 	// What the program marks is none, before a replay and after; its place can be another buffer's then.
@@ -75,11 +75,11 @@ func TestUnsafeUnderATrace(t *testing.T) {
 		t.Errorf("marked: %+v", found[3:])
 	}
 	apply(replay(near, 4))
-	if u := a.Snapshot().Processes[0].Unsafe; len(found) != 4 || u != (UnsafeUsage{3, 12288, 0, 0}) {
+	if u := a.Snapshot().Processes[0].unsafe; len(found) != 4 || u != (UnsafeTally{3, 12288, 0, 0}) {
 		t.Errorf("%+v, %+v", found[3:], u)
 	}
 	apply(mark(11))
-	if u := a.Snapshot().Processes[0].Unsafe; u != (UnsafeUsage{2, 8192, 0, 0}) {
+	if u := a.Snapshot().Processes[0].unsafe; u != (UnsafeTally{2, 8192, 0, 0}) {
 		t.Errorf("marked after it was found: %+v", u)
 	}
 	found = found[:3]
@@ -90,7 +90,7 @@ func TestUnsafeUnderATrace(t *testing.T) {
 	if list := a.Traces(1); len(list) != 2 || list[0].Captured != 0 || list[1].Trace != 4 || list[1].Captured == 0 || list[1].Count != 3 {
 		t.Errorf("%+v", list)
 	}
-	if n := a.Snapshot().Processes[0].Counters.Unsafe; n != 4 {
+	if n := a.Snapshot().Processes[0].counters.Unsafe; n != 4 {
 		t.Errorf("%d were unsafe", n)
 	}
 	apply(Event{Kind: DeviceClose, Device: near})
@@ -144,7 +144,7 @@ func TestHostMemory(t *testing.T) {
 	for _, bytes := range []uint64{100, 300, 200} {
 		a.Apply(&Event{Kind: HostMemoryRead, PID: 1, Size: bytes})
 	}
-	if h := a.Snapshot().Processes[0].HostMemory; h != (HostMemory{First: 100, Peak: 300, Bytes: 200}) {
+	if h := a.Snapshot().Processes[0].HostMemory; h != (HostMemory{100, 300, 200}) {
 		t.Errorf("%+v", h)
 	}
 }
@@ -170,7 +170,7 @@ func TestReplayOfATraceFromBefore(t *testing.T) {
 		if late {
 			want = 2
 		}
-		if u := a.Snapshot().Processes[0].Unsafe; u.Buffers != want || u.Overlapping != 0 {
+		if u := a.Snapshot().Processes[0].unsafe; u.Buffers != want || u.Overlapping != 0 {
 			t.Errorf("late %v: %+v", late, u)
 		}
 	}
@@ -191,8 +191,8 @@ func TestReplayOfATraceFromBeforeOnceRead(t *testing.T) {
 		run(a, Event{Kind: Replayed, PID: 1, Device: 1, Trace: 7, Count: 1})
 		for _, a := range []*Aggregator{a, loaded(a)} {
 			p := a.Snapshot().Processes[0]
-			if p.Unsafe.Buffers != want || a.processes[1].has(exact.ReasonTracesBeforeAttach) != younger || p.HidesUnsafe() != younger {
-				t.Errorf("younger %v: %+v, reasons %v", younger, p.Unsafe, p.Reasons)
+			if p.unsafe.Buffers != want || a.processes[1].has(exact.ReasonTracesBeforeAttach) != younger || p.HidesUnsafe() != younger {
+				t.Errorf("younger %v: %+v, reasons %v", younger, p.unsafe, p.Reasons)
 			}
 		}
 	}
@@ -218,7 +218,7 @@ func TestYoungerBuffersAreForgotten(t *testing.T) {
 		t.Errorf("room for %d", n)
 	}
 	apply(Event{Kind: Replayed, Device: 0x100, Trace: 1, Count: 1, Time: 1 << 20})
-	if u := a.Snapshot().Processes[0].Unsafe; u.Buffers != 1 {
+	if u := a.Snapshot().Processes[0].unsafe; u.Buffers != 1 {
 		t.Errorf("%+v", u)
 	}
 }

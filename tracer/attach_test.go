@@ -31,7 +31,7 @@ func TestAttachedLate(t *testing.T) {
 	fixture.Do(t, p, "alloc 100 0 1 0 8192 1024 128")
 	tr := start(t, Options{PIDs: []uint32{p.PID}})
 	s := tr.process(p.PID)
-	if s.Late || s.Buffers != 2 || len(s.Chips) != 2 || s.Agreement.Found != 2 {
+	if s.Late || !s.Buffers.Is(2) || len(s.Chips) != 2 || s.Agreement.Found != 2 {
 		t.Fatalf("at the attach: %+v", s)
 	}
 	for _, c := range s.Chips {
@@ -42,7 +42,7 @@ func TestAttachedLate(t *testing.T) {
 	fixture.Do(t, p, "alloc 100 0 0 0 2048 1024 256")
 	fixture.Do(t, p, "free %s", before)
 	s = tr.process(p.PID)
-	if s.Counters.UnmatchedFrees != 0 || s.Counters.Frees != 1 || !s.Chips[0].Memory[aggregator.DRAM].Requested.Is(2048) {
+	if s.Counters.UnmatchedFrees != 0 || s.Counters.Frees.WithoutBound() != 1 || !s.Chips[0].Memory[aggregator.DRAM].Requested.Is(2048) {
 		t.Errorf("after one was freed and one allocated: %+v", s)
 	}
 }
@@ -56,7 +56,7 @@ func TestBytesThatLookLikeADevice(t *testing.T) {
 	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
 	fixture.Do(t, p, "resemble 49")
 	tr := start(t, Options{PIDs: []uint32{p.PID}})
-	if s := tr.process(p.PID); s.Late || s.Buffers != 1 || len(s.Chips) != 2 {
+	if s := tr.process(p.PID); s.Late || !s.Buffers.Is(1) || len(s.Chips) != 2 {
 		t.Errorf("at the attach: %+v", s)
 	}
 }
@@ -70,10 +70,10 @@ func TestForkedChildHoldsNothingOfItsParents(t *testing.T) {
 	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
 	child := uint32(fixture.Number(t, p, "fork"))
 	tr := start(t, Options{PIDs: []uint32{p.PID, child}})
-	if s := tr.process(p.PID); s.Buffers != 1 {
+	if s := tr.process(p.PID); !s.Buffers.Is(1) {
 		t.Errorf("the parent: %+v", s)
 	}
-	if s := tr.process(child); s.Buffers != 0 || s.Late {
+	if s := tr.process(child); s.Buffers.Some() || s.Late {
 		t.Errorf("the child: %+v", s)
 	}
 	fixture.Do(t, p, "child 0 outlive")
@@ -81,7 +81,7 @@ func TestForkedChildHoldsNothingOfItsParents(t *testing.T) {
 	p.Kill()
 	tr.await("the child's copies are its own", func() bool {
 		s, ok := tr.lookup(child)
-		return ok && s.Buffers == 1 && s.Memory[aggregator.DRAM].Requested.Is(4096) && !s.Late && len(s.Chips) == 1
+		return ok && s.Buffers.Is(1) && s.Memory[aggregator.DRAM].Requested.Is(4096) && !s.Late && len(s.Chips) == 1
 	})
 	tr.noticed()
 }
@@ -95,7 +95,7 @@ func TestAccountsAreCorrected(t *testing.T) {
 	fixture.Do(t, p, "device 0 1")
 	fixture.Do(t, p, "alloc 100 0 0 0 8192 1024 128")
 	lost := fixture.Number(t, p, "alloc 100 0 0 0 4096 1024 64")
-	if s := tr.process(p.PID); s.Buffers != 2 {
+	if s := tr.process(p.PID); !s.Buffers.Is(2) {
 		t.Fatalf("%+v", s)
 	}
 	// As if the records of an allocation and of a free had been lost.
@@ -308,7 +308,7 @@ func TestForkWithoutExec(t *testing.T) {
 		fixture.Do(t, p, "child 0 alloc 100 0 1 0 4096 1024 64")
 		fixture.Do(t, p, "child 0 orphan 0 1 0 4096 1024 64")
 		s := tr.process(child)
-		if s.Counters.Allocs != 1 || s.Counters.UnmatchedFrees != 1 || !s.Memory[aggregator.L1].Requested.Is(4096) || s.Buffers != 1 {
+		if s.Counters.Allocs.WithoutBound() != 1 || s.Counters.UnmatchedFrees != 1 || !s.Memory[aggregator.L1].Requested.Is(4096) || !s.Buffers.Is(1) {
 			t.Errorf("the child's accounts are %+v", s)
 		}
 		l.compare()
@@ -384,12 +384,12 @@ func TestExecBeforeItIsFound(t *testing.T) {
 			}
 			release()
 			s := tr.process(pid)
-			if s.Exact() && (s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(after)) {
+			if s.Exact() && (!s.Buffers.Is(1) || !s.Memory[aggregator.DRAM].Requested.Is(after)) {
 				t.Errorf("%d buffers of %d bytes, and nothing is marked", s.Buffers, s.Memory[aggregator.DRAM].Requested)
 			}
 			tr.await("what the new program holds is known", func() bool {
 				s, _ := tr.lookup(pid)
-				return s.Exact() && s.Buffers == 1 && s.Memory[aggregator.DRAM].Requested.Is(after)
+				return s.Exact() && s.Buffers.Is(1) && s.Memory[aggregator.DRAM].Requested.Is(after)
 			})
 			ended := func(what string, want int) {
 				t.Helper()
@@ -549,7 +549,7 @@ func TestRunEndsWithItsLastProcess(t *testing.T) {
 		t.Fatal("it goes on")
 	}
 	s := tr.snapshot()
-	if len(s.Processes) != 0 || len(s.Ended) != 2 || s.Ended[0].Buffers != 1 || s.Ended[1].Buffers != 1 {
+	if len(s.Processes) != 0 || len(s.Ended) != 2 || !s.Ended[0].Buffers.Is(1) || !s.Ended[1].Buffers.Is(1) {
 		t.Errorf("processes %+v, ended %+v", s.Processes, s.Ended)
 	}
 	for _, c := range s.Chips {

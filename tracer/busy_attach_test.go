@@ -36,7 +36,7 @@ func TestAttachedWhileItAllocates(t *testing.T) {
 		tr.tracer.mu.Unlock()
 		tr.await("it is read", func() bool {
 			s, known := tr.lookup(p.PID)
-			if known && s.Exact() && !s.Late && s.Buffers < live {
+			if known && s.Exact() && !s.Late && s.Buffers.WithoutBound() < live {
 				t.Errorf("%d buffers of %d, and nothing is marked: %+v", s.Buffers, live, s.Agreement)
 			}
 			// Nothing is found where all that it had then is freed when it is read.
@@ -91,7 +91,7 @@ func TestStartedWhileManyAllocate(t *testing.T) {
 		tr := start(t, Options{PIDs: pids})
 		for _, p := range processes {
 			s, known := tr.lookup(p.PID)
-			if !known || s.Exact() && !s.Late && s.Buffers < live {
+			if !known || s.Exact() && !s.Late && s.Buffers.WithoutBound() < live {
 				t.Errorf("ready, all %v, process %d: %+v", all, p.PID, s)
 			}
 			fixture.Do(t, p, "end_slide")
@@ -112,7 +112,7 @@ func TestStartedWhileManyAllocate(t *testing.T) {
 // next comparison.
 func allEnded(t *testing.T, s aggregator.ProcessSnapshot) {
 	t.Helper()
-	if s.Buffers != 0 || s.Counters.UnmatchedFrees+s.Counters.Replaced > 0 ||
+	if s.Buffers.Some() || s.Counters.UnmatchedFrees+s.Counters.Replaced > 0 ||
 		slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code != exact.ReasonReservedUnknown }) {
 		t.Errorf("%d buffers, %+v, %+v, marked with %+v", s.Buffers, s.Counters, s.Agreement, s.Reasons)
 	}

@@ -114,7 +114,7 @@ func TestAttachingSucceedsLater(t *testing.T) {
 	tr.untraced()
 	tr.awaitProcess(early.p.PID)
 	early.alloc(0, aggregator.DRAM, 1)
-	tr.await("what it held is found", func() bool { p, ok := tr.lookup(early.p.PID); return ok && !p.Late && p.Buffers == 2 })
+	tr.await("what it held is found", func() bool { p, ok := tr.lookup(early.p.PID); return ok && !p.Late && p.Buffers.Is(2) })
 	tr.await("and nothing is in doubt", func() bool { s := tr.snapshot(); return s.Exact() })
 }
 

@@ -46,12 +46,12 @@ func TestForkedWorkersAreReadLate(t *testing.T) {
 			}
 			tr := start(t, o)
 			s := tr.process(child)
-			if s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(4096) || s.Late || len(s.Chips) != 1 || s.Chips[0].Chip.Number != 2 {
+			if !s.Buffers.Is(1) || !s.Memory[aggregator.DRAM].Requested.Is(4096) || s.Late || len(s.Chips) != 1 || s.Chips[0].Chip.Number != 2 {
 				t.Errorf("parent with a device %v, all processes %v: %d buffers, %d bytes, late %v, chips %+v",
 					parentsToo, all, s.Buffers, s.Memory[aggregator.DRAM].Requested, s.Late, s.Chips)
 			}
 			if all && parentsToo {
-				if s := tr.process(p.PID); s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(8192) {
+				if s := tr.process(p.PID); !s.Buffers.Is(1) || !s.Memory[aggregator.DRAM].Requested.Is(8192) {
 					t.Errorf("the parent: %+v", s)
 				}
 			}
@@ -78,7 +78,7 @@ func TestForkedChildOpensItsParentsChips(t *testing.T) {
 		check := func(tr *trace, name string, want uint64) {
 			t.Helper()
 			s := tr.compared(child)
-			if s.Buffers != want || !s.Memory[aggregator.DRAM].Requested.Is(2*4096*want) || len(s.Reasons) > 0 {
+			if !s.Buffers.Is(want) || !s.Memory[aggregator.DRAM].Requested.Is(2*4096*want) || len(s.Reasons) > 0 {
 				t.Errorf("%s, closed %t: %d buffers, %d bytes, %+v", name, closed, s.Buffers, s.Memory[aggregator.DRAM].Requested, s.Reasons)
 			}
 		}
@@ -111,7 +111,7 @@ func TestDaemonsAreFoundWhenTheirParentEnds(t *testing.T) {
 	p.Kill()
 	tr.await("the child's copies are its own", func() bool {
 		s, ok := tr.lookup(child)
-		return ok && s.Buffers == 1 && s.Memory[aggregator.DRAM].Requested.Is(4096) && !s.Late && len(s.Chips) == 1
+		return ok && s.Buffers.Is(1) && s.Memory[aggregator.DRAM].Requested.Is(4096) && !s.Late && len(s.Chips) == 1
 	})
 	tr.stop()
 }
@@ -130,7 +130,7 @@ func TestForksAreFoundAfterALoss(t *testing.T) {
 	fixture.Do(t, p, "child 0 alloc 100 4 0 0 4096 1024 64")
 	tr.mu.Unlock()
 	tr.sync()
-	if s := tr.process(child); s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(4096) || len(s.Chips) != 1 || s.Chips[0].Chip.Number != 2 {
+	if s := tr.process(child); !s.Buffers.Is(1) || !s.Memory[aggregator.DRAM].Requested.Is(4096) || len(s.Chips) != 1 || s.Chips[0].Chip.Number != 2 {
 		t.Errorf("%d buffers, %d bytes, chips %+v", s.Buffers, s.Memory[aggregator.DRAM].Requested, s.Chips)
 	}
 }
@@ -197,7 +197,7 @@ func TestLossOfAProcessThatIsNotKnownYet(t *testing.T) {
 	fixture.Do(t, p, "child 0 alloc 100 4 0 0 1024 1024 128")
 	bytes += 1024
 	right := func(s aggregator.ProcessSnapshot) bool {
-		return s.Exact() && s.Buffers == 2 && s.Memory[aggregator.DRAM].Requested.Is(bytes)
+		return s.Exact() && s.Buffers.Is(2) && s.Memory[aggregator.DRAM].Requested.Is(bytes)
 	}
 	if s := tr.process(child); s.Exact() && !right(s) {
 		t.Errorf("%d buffers, %d bytes, and nothing is marked", s.Buffers, s.Memory[aggregator.DRAM].Requested)
@@ -227,11 +227,11 @@ func TestPIDOfAProcessWhoseEndWasLost(t *testing.T) {
 	fixture.Do(t, loud, "child 1 alloc 100 0 0 0 4096 1024 64")
 	lost = tr.counters().Lost[bpf.MemtraceTtKindTT_EXIT] - lost
 	tr.mu.Unlock()
-	if lost != 1 || again != pid || before.Buffers != 1 {
+	if lost != 1 || again != pid || !before.Buffers.Is(1) {
 		t.Fatalf("%d ends are lost, PID %d and then %d, %d buffers", lost, pid, again, before.Buffers)
 	}
 	right := func(s aggregator.ProcessSnapshot) bool {
-		return s.Exact() && s.Buffers == 1 && s.Memory[aggregator.DRAM].Requested.Is(4096) && len(s.Chips) == 1 && s.Chips[0].Chip.Number == 3
+		return s.Exact() && s.Buffers.Is(1) && s.Memory[aggregator.DRAM].Requested.Is(4096) && len(s.Chips) == 1 && s.Chips[0].Chip.Number == 3
 	}
 	tr.sync()
 	if s, found := tr.lookup(pid); found && s.Exact() && !right(s) { // it is looked for beside
@@ -264,7 +264,7 @@ func TestTraceOfADeviceWhoseOpeningWasLost(t *testing.T) {
 	})
 	fixture.Do(t, p, "alloc 100 0 0 0 1024 1024 64")
 	fixture.Do(t, p, "replay %s 1 1", queue)
-	if s := tr.process(p.PID); s.Unsafe.Buffers != 1 && !missesTraces(s) || len(s.Chips) != 1 || s.Chips[0].Chip.Number != 3 {
+	if s := tr.process(p.PID); !s.Unsafe.Buffers.Is(1) && !missesTraces(s) || len(s.Chips) != 1 || s.Chips[0].Chip.Number != 3 {
 		t.Errorf("%d unsafe buffers, chips %+v, marked with %+v", s.Unsafe.Buffers, s.Chips, s.Reasons)
 	}
 	if now := tr.counters().Lost[bpf.MemtraceTtKindTT_TRACE]; now != lost[bpf.MemtraceTtKindTT_TRACE] {
@@ -286,7 +286,7 @@ func TestTraceOfAnUnknownDevice(t *testing.T) {
 	fixture.Do(t, p, "captured %s", queue)
 	fixture.Do(t, p, "alloc 100 0 0 0 1024 1024 64")
 	fixture.Do(t, p, "replay %s 1 1", queue)
-	if s := tr.process(p.PID); s.Unsafe.Buffers != 1 && !missesTraces(s) {
+	if s := tr.process(p.PID); !s.Unsafe.Buffers.Is(1) && !missesTraces(s) {
 		t.Errorf("%d unsafe buffers, marked with %+v", s.Unsafe.Buffers, s.Reasons)
 	}
 }
@@ -346,7 +346,7 @@ func TestCopiesOfWhatTheParentClosed(t *testing.T) {
 		if reopened {
 			fixture.Do(t, p, "device 0 3")
 		}
-		if s := tr.compared(child); !s.Exact() || s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(4096) || len(s.Chips) != 1 {
+		if s := tr.compared(child); !s.Exact() || !s.Buffers.Is(1) || !s.Memory[aggregator.DRAM].Requested.Is(4096) || len(s.Chips) != 1 {
 			t.Errorf("opened again %v: %d buffers, %d bytes, %d chips, reasons %+v", reopened, s.Buffers, s.Memory[aggregator.DRAM].Requested, len(s.Chips), s.Reasons)
 		}
 		tr.stop()
@@ -373,7 +373,7 @@ func TestOwnDevicesOfAChildAreKnownAfterALoss(t *testing.T) {
 	})
 	own := func() bool {
 		s, _ := tr.lookup(child)
-		return s.Exact() && s.Buffers == 1 && s.Memory[aggregator.DRAM].Requested.Is(4096) && len(s.Chips) == 1 && s.Chips[0].Chip.Number == 3
+		return s.Exact() && s.Buffers.Is(1) && s.Memory[aggregator.DRAM].Requested.Is(4096) && len(s.Chips) == 1 && s.Chips[0].Chip.Number == 3
 	}
 	if s, _ := tr.lookup(child); s.Exact() && !own() {
 		t.Errorf("after a loss, nothing is marked: %+v", s)
@@ -385,12 +385,12 @@ func TestOwnDevicesOfAChildAreKnownAfterALoss(t *testing.T) {
 		fixture.Do(t, p, "child 0 close 0")
 		fixture.Do(t, p, "child 0 destroy 0")
 	})
-	if s, _ := tr.lookup(child); s.Exact() && s.Buffers > 0 {
+	if s, _ := tr.lookup(child); s.Exact() && s.Buffers.Some() {
 		t.Errorf("after a loss, nothing is marked: %+v", s)
 	}
 	tr.await("it has nothing", func() bool {
 		s, _ := tr.lookup(child)
-		return s.Exact() && s.Buffers == 0
+		return s.Exact() && !s.Buffers.Some()
 	})
 }
 
@@ -404,7 +404,7 @@ func TestWhatCanBeACopyIsMarked(t *testing.T) {
 	fixture.Do(t, p, "child 0 alloc 100 4 0 0 4096 1024 64")
 	tr := start(t, Options{PIDs: []uint32{child}})
 	s := tr.process(child)
-	if s.Buffers != 1 || len(s.Reasons) != 1 || s.Reasons[0].Code != exact.ReasonForked || !slices.Equal(s.Reasons[0].Chips, []aggregator.Chip{{Number: 2}}) {
+	if !s.Buffers.Is(1) || len(s.Reasons) != 1 || s.Reasons[0].Code != exact.ReasonForked || !slices.Equal(s.Reasons[0].Chips, []aggregator.Chip{{Number: 2}}) {
 		t.Errorf("%d buffers, reasons %+v", s.Buffers, s.Reasons)
 	}
 	fixture.Do(t, p, "child 0 alloc 100 4 0 0 512 1024 64")
@@ -432,17 +432,17 @@ func TestChildAllocatesOnACopy(t *testing.T) {
 	fixture.Do(t, p, "child 0 free %s", copied)
 	for pid, want := range map[uint32]uint64{child: 4096, grandchild: 2048} {
 		tr.process(pid)
-		if s := tr.compared(pid); !s.Exact() || s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(want) {
+		if s := tr.compared(pid); !s.Exact() || !s.Buffers.Is(1) || !s.Memory[aggregator.DRAM].Requested.Is(want) {
 			t.Errorf("%d buffers, %d bytes of %d, reasons %+v", s.Buffers, s.Memory[aggregator.DRAM].Requested, want, s.Reasons)
 		}
 	}
-	if s := tr.process(p.PID); !s.Exact() || s.Buffers != 2 {
+	if s := tr.process(p.PID); !s.Exact() || !s.Buffers.Is(2) {
 		t.Errorf("the parent: %+v", s)
 	}
 	late := start(t, Options{PIDs: []uint32{child}})
 	late.process(child)
 	fixture.Do(t, p, "child 0 alloc 100 0 0 0 256 1024 64")
-	if s := late.compared(child); s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(256) || len(s.Reasons) != 1 || s.Reasons[0].Code != exact.ReasonForked {
+	if s := late.compared(child); !s.Buffers.Is(1) || !s.Memory[aggregator.DRAM].Requested.Is(256) || len(s.Reasons) != 1 || s.Reasons[0].Code != exact.ReasonForked {
 		t.Errorf("late: %d buffers, %d bytes, reasons %+v", s.Buffers, s.Memory[aggregator.DRAM].Requested, s.Reasons)
 	}
 }
@@ -476,19 +476,19 @@ func lateChildThatAllocatedOnACopy(t *testing.T, ownNumbers bool) {
 		said := slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool {
 			return r.Code == exact.ReasonForked && strings.HasPrefix(r.Detail, detail) && slices.Equal(r.Chips, []aggregator.Chip{chip})
 		})
-		if s.Buffers != 0 || len(s.Reasons) > 1 || said != (detail != "") || !said && !s.Exact() {
+		if s.Buffers.Some() || len(s.Reasons) > 1 || said != (detail != "") || !said && !s.Exact() {
 			t.Errorf("%s: %d buffers, reasons %+v", name, s.Buffers, s.Reasons)
 		}
 	}
 	copies := start(t, Options{PIDs: []uint32{child}})
 	marked(copies, "copies alone", "")
 	fixture.Do(t, p, "child 0 alloc 100 0 0 0 256 1024 192")
-	if s := copies.compared(child); !s.Exact() || s.Buffers != 1 {
+	if s := copies.compared(child); !s.Exact() || !s.Buffers.Is(1) {
 		t.Errorf("traced since it had copies alone: %d buffers, reasons %+v", s.Buffers, s.Reasons)
 	}
 	own := fixture.Do(t, p, "child 0 alloc 100 0 0 0 4096 1024 256")
 	fixture.Do(t, p, "free %s", copied)
-	if s := copies.compared(child); !s.Exact() || s.Buffers != 2 {
+	if s := copies.compared(child); !s.Exact() || !s.Buffers.Is(2) {
 		t.Errorf("its parent freed: %d buffers, reasons %+v", s.Buffers, s.Reasons)
 	}
 	late := start(t, Options{PIDs: []uint32{child}})
@@ -524,11 +524,11 @@ func TestForkOfAForkThatEnded(t *testing.T) {
 	if n, err := unix.Poll(ended, int(patience.Milliseconds())); n != 1 {
 		t.Fatalf("the one between goes on: %v", err)
 	}
-	if s := tr.compared(grandchild); !s.Exact() || s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(4096) {
+	if s := tr.compared(grandchild); !s.Exact() || !s.Buffers.Is(1) || !s.Memory[aggregator.DRAM].Requested.Is(4096) {
 		t.Errorf("%d buffers, %d bytes, reasons %+v", s.Buffers, s.Memory[aggregator.DRAM].Requested, s.Reasons)
 	}
 	late := start(t, Options{PIDs: []uint32{grandchild}})
-	if s := late.process(grandchild); s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(4096) {
+	if s := late.process(grandchild); !s.Buffers.Is(1) || !s.Memory[aggregator.DRAM].Requested.Is(4096) {
 		t.Errorf("late: %d buffers, %d bytes", s.Buffers, s.Memory[aggregator.DRAM].Requested)
 	}
 }

@@ -103,7 +103,7 @@ func TestProcessesWithoutTheirMainThread(t *testing.T) {
 			s, _ := early.lookup(p.PID)
 			return slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonNotTraced && r.Detail == whyHeadless })
 		})
-	} else if s := early.process(p.PID); s.Buffers != 2 || slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code != exact.ReasonConfigRingUnread }) {
+	} else if s := early.process(p.PID); !s.Buffers.Is(2) || slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code != exact.ReasonConfigRingUnread }) {
 		t.Errorf("traced before: %d buffers, %+v", s.Buffers, s.Reasons)
 	}
 	late := start(t, Options{PIDs: []uint32{p.PID}})

@@ -162,7 +162,7 @@ func TestHungProcessesHoldNobodyUp(t *testing.T) {
 	tr.mu.Unlock()
 	holds := func() uint64 {
 		s, _ := tr.lookup(victim.p.PID)
-		return s.Buffers
+		return s.Buffers.WithoutBound()
 	}
 	for _, p := range hung {
 		fixture.Do(t, p, "elsewhere %s 4096 0 0 0 4096 1024 128", file)
@@ -216,7 +216,7 @@ func TestRacesHoldNobodyUp(t *testing.T) {
 		}
 		victim.alloc(0, aggregator.DRAM, 0)
 		holds++
-		tr.await("the victim's buffer", func() bool { s, _ := tr.lookup(victim.p.PID); return s.Buffers == holds })
+		tr.await("the victim's buffer", func() bool { s, _ := tr.lookup(victim.p.PID); return s.Buffers.Is(holds) })
 	}
 	for _, p := range racing {
 		tr.await("it was read, or is marked", func() bool {

@@ -62,7 +62,7 @@ func TestManyProcesses(t *testing.T) {
 		for _, p := range all {
 			t.Cleanup(p.Kill)
 			tr.awaitProcess(p.PID)
-			if s := tr.process(p.PID); s.Late || s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(4096) || len(s.Chips) != 1 || s.Counters.UnmatchedFrees > 0 {
+			if s := tr.process(p.PID); s.Late || !s.Buffers.Is(1) || !s.Memory[aggregator.DRAM].Requested.Is(4096) || len(s.Chips) != 1 || s.Counters.UnmatchedFrees > 0 {
 				t.Errorf("together %v: process %d: %+v", together, p.PID, s)
 			}
 		}
@@ -98,7 +98,7 @@ func TestUnmappedLibrariesAreEvicted(t *testing.T) {
 		tr.awaitProcess(p.PID)
 		fixture.Do(t, p, "device 0 2")
 		fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
-		if s := tr.process(p.PID); s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(4096) {
+		if s := tr.process(p.PID); !s.Buffers.Is(1) || !s.Memory[aggregator.DRAM].Requested.Is(4096) {
 			t.Fatalf("%+v", s)
 		}
 		p.Kill()
@@ -144,7 +144,7 @@ func TestLibrariesOfAUser(t *testing.T) {
 	tr.untraced()
 	tr.await("all that it holds is known", func() bool {
 		p, ok := tr.lookup(all[2].PID)
-		return ok && p.Exact() && p.Buffers == 1
+		return ok && p.Exact() && p.Buffers.Is(1)
 	})
 	l.compare()
 }
@@ -240,7 +240,7 @@ func TestDescriptorsRunOut(t *testing.T) {
 	tr.untraced()
 	tr.await("all that it holds is known", func() bool {
 		s, ok := tr.lookup(p.PID)
-		return ok && s.Exact() && s.Buffers == 1
+		return ok && s.Exact() && s.Buffers.Is(1)
 	})
 }
 

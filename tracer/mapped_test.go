@@ -28,7 +28,7 @@ func TestALibraryThatIsAlsoRead(t *testing.T) {
 		t.Helper()
 		for what, tr := range map[string]*trace{"early": early, "late": late} {
 			s := tr.compared(p.PID)
-			if !s.Exact() || s.Buffers != buffers || len(s.Chips) != 1 || s.Agreement.Repaired != 0 {
+			if !s.Exact() || s.Buffers.WithoutBound() != buffers || len(s.Chips) != 1 || s.Agreement.Repaired != 0 {
 				t.Errorf("%s: %d buffers, chips %+v, %+v, marked with %+v", what, s.Buffers, s.Chips, s.Agreement, s.Reasons)
 			}
 		}
@@ -54,7 +54,7 @@ func TestALibraryThatIsLoadedTwice(t *testing.T) {
 		late := start(t, Options{PIDs: []uint32{p.PID}})
 		for what, tr := range map[string]*trace{"early": early, "late": late} {
 			s := tr.compared(p.PID)
-			if !s.Exact() || s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(4096) || len(s.Chips) != 1 {
+			if !s.Exact() || !s.Buffers.Is(1) || !s.Memory[aggregator.DRAM].Requested.Is(4096) || len(s.Chips) != 1 {
 				t.Errorf("%s%s: %d buffers, chips %+v, marked with %+v", used, what, s.Buffers, s.Chips, s.Reasons)
 			}
 		}
@@ -82,7 +82,7 @@ func TestALibraryWithTwoSegmentsOfCode(t *testing.T) {
 	early.awaitProcess(p.PID)
 	late := start(t, Options{PIDs: []uint32{p.PID}})
 	for what, tr := range map[string]*trace{"early": early, "late": late} {
-		if s := tr.process(p.PID); !s.Exact() || s.Buffers != 1 {
+		if s := tr.process(p.PID); !s.Exact() || !s.Buffers.Is(1) {
 			t.Errorf("%s: %d buffers, marked with %+v", what, s.Buffers, s.Reasons)
 		}
 	}

@@ -92,8 +92,8 @@ func (h *history) right(s aggregator.ProcessSnapshot) bool {
 	for _, c := range s.Chips {
 		onChips += sizeOf(c.Memory[aggregator.DRAM].Requested)
 	}
-	return s.Buffers == uint64(len(h.live)) && s.Memory[aggregator.DRAM].Requested.Is(h.bytes()) && onChips == h.bytes() &&
-		(missesTraces(s) || s.Unsafe.Buffers == h.unsafe())
+	return s.Buffers.WithoutBound() == uint64(len(h.live)) && s.Memory[aggregator.DRAM].Requested.Is(h.bytes()) && onChips == h.bytes() &&
+		(missesTraces(s) || s.Unsafe.Buffers.WithoutBound() == h.unsafe())
 }
 
 func missesTraces(s aggregator.ProcessSnapshot) bool {
@@ -337,7 +337,7 @@ func randomHistories(t *testing.T, seed uint64, goOn func(rest int) bool) {
 		for _, root := range processes {
 			for _, h := range append([]*history{root}, root.children...) {
 				s, _ := now.lookup(h.pid)
-				if !marked(s) && (s.Buffers != uint64(len(h.live)) || !s.Memory[aggregator.DRAM].Requested.Is(h.bytes())) {
+				if !marked(s) && (s.Buffers.WithoutBound() != uint64(len(h.live)) || !s.Memory[aggregator.DRAM].Requested.Is(h.bytes())) {
 					t.Fatalf("late, process %d: %d buffers, %d bytes, and nothing is marked; it has %d of %d bytes; its last steps: %v",
 						h.pid, s.Buffers, s.Memory[aggregator.DRAM].Requested, len(h.live), h.bytes(), last[max(0, len(last)-60):])
 				}

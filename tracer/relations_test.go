@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/bpf"
 	"tt-memtrace/test/fixture"
 )
@@ -159,8 +160,10 @@ func TestKernelsOfAProcess(t *testing.T) {
 				}
 			}
 			for _, c := range tr.process(p.PID).Chips {
-				if u := c.Kernel; u.Programs != 1 || u.DRAMCopies != 1 || u.DRAMBytes != 8192 || u.Unsized != 2 ||
-					u.Bytes[aggregator.ApplicationKernel] != 777 || u.CoreBytes[aggregator.ApplicationKernel] != 7*777 || u.WithCores != 1 || u.Binaries != [aggregator.NumKernelTypes]uint64{2, 0, 1} {
+				u, least := c.Kernel, func(n uint64) exact.Quantity { return exact.Bounded(n, exact.AtLeast) }
+				if !u.Programs.Is(1) || !u.DRAMCopies.Is(1) || !u.DRAMBytes.Is(8192) || !u.Unsized.Is(2) ||
+					u.BytesOf[0] != least(777) || u.OnCores != least(7*777) ||
+					u.Binaries != [aggregator.NumKernelTypes]exact.Quantity{exact.Of(2), exact.Of(0), exact.Of(1)} {
 					t.Errorf("chip %d has %+v", c.Chip.Number, u)
 				}
 			}
@@ -190,7 +193,7 @@ func TestKernelsOfAProcess(t *testing.T) {
 				t.Error("the program is not gone")
 			}
 			for _, c := range tr.process(p.PID).Chips {
-				if c.Kernel != (aggregator.KernelUsage{}) {
+				if c.Kernel != aggregator.EmptyKernelUsage() {
 					t.Errorf("chip %d still has %+v", c.Chip.Number, c.Kernel)
 				}
 			}

@@ -29,7 +29,7 @@ func TestTwoBuildsInOneProcess(t *testing.T) {
 		fixture.Do(t, p, "%salloc 100 0 0 0 4096 1024 64", used)
 		holds := func(tr *trace, what string) {
 			t.Helper()
-			if s := tr.process(p.PID); !s.Exact() || s.Buffers != 1 || !s.Memory[aggregator.DRAM].Requested.Is(4096) || len(s.Chips) != 1 {
+			if s := tr.process(p.PID); !s.Exact() || !s.Buffers.Is(1) || !s.Memory[aggregator.DRAM].Requested.Is(4096) || len(s.Chips) != 1 {
 				t.Errorf("%s%s: %d buffers, chips %+v, marked with %+v", used, what, s.Buffers, s.Chips, s.Reasons)
 			}
 		}
@@ -50,7 +50,7 @@ func TestTwoBuildsInOneProcess(t *testing.T) {
 			if !slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonNotTraced && r.Detail == whyTwice }) {
 				t.Errorf("%sboth, %s: %d buffers, marked with %+v", used, what, s.Buffers, s.Reasons)
 			}
-			if what != "later" && s.Buffers != 2 {
+			if what != "later" && !s.Buffers.Is(2) {
 				t.Errorf("%sboth, %s: %d buffers, which events told", used, what, s.Buffers)
 			}
 			tr.stop()

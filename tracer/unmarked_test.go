@@ -141,7 +141,7 @@ func TestLostOpeningOfAnotherDevice(t *testing.T) {
 		for _, c := range s.Chips {
 			holds[c.Chip.Number] = sizeOf(c.Memory[aggregator.DRAM].Requested)
 		}
-		return s.Buffers == 1 && holds[1] == 0 && holds[chip] == 4096 && holds[chip+1] == 4096
+		return s.Buffers.Is(1) && holds[1] == 0 && holds[chip] == 4096 && holds[chip+1] == 4096
 	}
 	if s := tr.process(p.PID); s.Exact() && !right(s) {
 		t.Errorf("nothing is marked: %+v", s.Chips)
@@ -162,7 +162,7 @@ func TestLostOpeningAfterAClose(t *testing.T) {
 		fixture.Do(t, p, "destroy 0")
 	}
 	end()
-	if s := tr.process(p.PID); s.Buffers != 0 || !s.Exact() {
+	if s := tr.process(p.PID); s.Buffers.Some() || !s.Exact() {
 		t.Fatalf("%d buffers after it closed, %+v", s.Buffers, s.Reasons)
 	}
 	tr.lose(bpf.MemtraceTtKindTT_DEVICE_OPEN, func() { fixture.Do(t, p, "storm 1 1 1000 0") }, func() {
@@ -173,7 +173,7 @@ func TestLostOpeningAfterAClose(t *testing.T) {
 		}
 	})
 	right := func(s aggregator.ProcessSnapshot) bool {
-		return s.Buffers == 1 && slices.ContainsFunc(s.Chips, func(c aggregator.ChipSnapshot) bool {
+		return s.Buffers.Is(1) && slices.ContainsFunc(s.Chips, func(c aggregator.ChipSnapshot) bool {
 			return c.Chip.Number == 1 && c.Memory[aggregator.DRAM].Requested.Is(4096)
 		})
 	}
@@ -206,7 +206,7 @@ func TestLostEndOfAnAllocator(t *testing.T) {
 	if c.Lost[bpf.MemtraceTtKindTT_ALLOCATOR_GONE] != 1 || c.Lost[bpf.MemtraceTtKindTT_DEVICE_CLOSE] != 1 {
 		t.Fatalf("the ring was not full: %+v", c.Lost)
 	}
-	tr.await("nothing is held", func() bool { s, _ := tr.lookup(p.PID); return s.Buffers == 0 && s.Exact() })
+	tr.await("nothing is held", func() bool { s, _ := tr.lookup(p.PID); return !s.Buffers.Some() && s.Exact() })
 }
 
 // An allocator that is made while its process is searched does not count as one that ended.
@@ -259,7 +259,7 @@ func TestLaunchesBeforeTheEndOfTheirProcess(t *testing.T) {
 	p.Kill()
 	tr.await("it ended", func() bool { _, lives := tr.lookup(p.PID); return !lives })
 	s := tr.snapshot()
-	if n := s.Counters.Launches; n != before+times || len(s.Ended) != 1 || s.Ended[0].Counters.Launches != n || s.Ended[0].Counters.UnknownLaunches != 0 {
+	if n := s.Counters.Launches; n != before+times || len(s.Ended) != 1 || !s.Ended[0].Counters.Launches.Is(n) || s.Ended[0].Counters.UnknownLaunches.Some() {
 		t.Errorf("%d launches, not %d: %+v", n, before+times, s.Ended)
 	}
 }
@@ -361,7 +361,7 @@ func closeThatFails(t *testing.T, b fixture.Build) {
 	holds := func(what string, buffers uint64) {
 		t.Helper()
 		s := tr.process(p.PID)
-		if !s.Exact() || s.Buffers != buffers || len(s.Chips) != 1 || !s.Chips[0].CB.Programs.Is(1) || s.Chips[0].CB.Physical.Is(0) {
+		if !s.Exact() || s.Buffers.WithoutBound() != buffers || len(s.Chips) != 1 || !s.Chips[0].CB.Programs.Is(1) || s.Chips[0].CB.Physical.Is(0) {
 			t.Errorf("%s: %d buffers, %+v, marked with %+v", what, s.Buffers, s.Chips, s.Reasons)
 		}
 	}
@@ -371,7 +371,7 @@ func closeThatFails(t *testing.T, b fixture.Build) {
 	// Closed at last, it has nothing.
 	fixture.Do(t, p, "close 0")
 	fixture.Do(t, p, "destroy 0")
-	if s := tr.process(p.PID); !s.Exact() || s.Buffers != 0 || len(s.Chips) != 0 {
+	if s := tr.process(p.PID); !s.Exact() || s.Buffers.Some() || len(s.Chips) != 0 {
 		t.Errorf("closed: %d buffers, %+v, marked with %+v", s.Buffers, s.Chips, s.Reasons)
 	}
 }

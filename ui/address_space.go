@@ -38,7 +38,7 @@ type block struct {
 	// same index.
 	programs []*aggregator.ProgramSnapshot
 	owners   []owner
-	ring     *aggregator.ConfigRing
+	ring     *aggregator.RingUsage
 	// clash means that it overlaps another block.
 	clash bool
 }

@@ -50,7 +50,7 @@ func verification(d *data, o settings, of func(*aggregator.ProcessSnapshot) bool
 			some, did = true, "read "
 			oldest = min(oldest, p.Agreement.At)
 			continue
-		case p.Agreement.At == 0, p.Agreement.Compared == 0 && p.Buffers > 0:
+		case p.Agreement.At == 0, p.Agreement.Compared == 0 && p.Buffers.Some():
 			return unknown
 		case p.Agreement.Compared == 0:
 			continue // it had no buffers then, and has none now

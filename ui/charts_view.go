@@ -124,7 +124,7 @@ func (c *charts) amount(m metric) amount {
 		return c.settings.processAmounts(p)[m]
 	}
 	if chip := c.current(); chip != nil && c.process == (processID{}) {
-		return c.settings.amountIn(chip, m, aggregator.HidersOf(c.data.snapshot).On(chip))
+		return c.settings.amountIn(chip, m)
 	}
 	return amount{}
 }

@@ -94,25 +94,24 @@ const maxBar = 40
 // chipTable returns the chip table in w cells, with a row for each chip, in the first tier that fits, or the last.
 func chipTable(d *data, o settings, w int, tiers []chipTier) widget.Columns {
 	s := d.snapshot
-	hs := aggregator.HidersOf(s)
 	memories := make([]memoryColumn, 0, aggregator.NumMemories)
 	for _, m := range shownMemories() {
 		c := memoryColumn{name: m.String(), o: o}
 		for i := range s.Chips {
-			c.amounts = append(c.amounts, o.amountOf(s.Chips[i].Memory[m], hs.On(&s.Chips[i])))
+			c.amounts = append(c.amounts, o.amountOf(s.Chips[i].Memory[m]))
 		}
 		memories = append(memories, c)
 	}
 	programs := memoryColumn{name: programsTitle, o: o}
 	for i := range s.Chips {
-		programs.amounts = append(programs.amounts, programsOf(s.Chips[i].CB, hs.On(&s.Chips[i])))
+		programs.amounts = append(programs.amounts, programsOf(s.Chips[i].CB))
 	}
 	var columns []widget.Column
 	for _, t := range tiers {
-		columns = chipColumns(d, o, hs, memories, programs, t)
+		columns = chipColumns(d, o, memories, programs, t)
 		if rest := w - widget.TableWidth(columns); rest >= 0 {
 			t = t.grown(rest)
-			columns = chipColumns(d, o, hs, memories, programs, t)
+			columns = chipColumns(d, o, memories, programs, t)
 			if rest := w - widget.TableWidth(columns); t.spark > 0 && rest > 0 {
 				t.spark += min(rest, maxSpark)
 				columns[len(columns)-1] = sparkColumn(d, o, t)
@@ -143,7 +142,7 @@ func (t chipTier) grown(rest int) chipTier {
 	return t
 }
 
-func chipColumns(d *data, o settings, hs aggregator.Hiders, memories []memoryColumn, programs memoryColumn, t chipTier) []widget.Column {
+func chipColumns(d *data, o settings, memories []memoryColumn, programs memoryColumn, t chipTier) []widget.Column {
 	g, s := text.GlyphSet(o.ASCII), d.snapshot
 	chip := widget.Column{Title: text.Title.Line("CHIP"), Right: true}
 	mark := widget.Column{}
@@ -175,9 +174,7 @@ func chipColumns(d *data, o settings, hs aggregator.Hiders, memories []memoryCol
 	if t.kernel {
 		kernels := widget.Column{Title: text.Title.Line("KERNELS"), Right: true, Gap: 2, Least: 9}
 		for i := range s.Chips {
-			k := &s.Chips[i].Kernel
-			bytes := k.Seen(hs.On(&s.Chips[i])).Bytes
-			kernels.Cells = append(kernels.Cells, o.bytesOf(bytes.Unseen(d.totalsOnly())))
+			kernels.Cells = append(kernels.Cells, o.bytesOf(s.Chips[i].Kernel.Bytes))
 		}
 		columns = append(columns, kernels)
 	}

@@ -38,7 +38,6 @@ type chipShare struct {
 
 func newChipView(s *state) *chipView {
 	v := &chipView{state: s}
-	hide := func(r *chipShare) aggregator.Hidden { return aggregator.HiddenOf(r.process, r.ChipSnapshot) }
 	// onlyTotals reports whether only the runtime's own totals are known of a process.
 	onlyTotals := func(r *chipShare) bool { return r.process.Info.Source == aggregator.FromSharedMemory }
 	v.Table = &widget.Table[chipShare, processID]{
@@ -46,16 +45,16 @@ func newChipView(s *state) *chipView {
 		Key:   func(r *chipShare) processID { return idOf(r.process) },
 		Words: func(b []byte, r *chipShare) []byte { return r.words(b) },
 		Fields: append(ownerFields(10, 2, func(r *chipShare) owner { return r.owner }),
-			amountField(s, "DRAM", 0, hide, aggregator.DRAM), amountField(s, "L1", 0, hide, aggregator.L1),
-			amountField(s, "L1_SMALL", 3, hide, aggregator.L1Small), amountField(s, "TRACE", 4, hide, aggregator.Trace),
+			amountField(s, "DRAM", 0, aggregator.DRAM), amountField(s, "L1", 0, aggregator.L1),
+			amountField(s, "L1_SMALL", 3, aggregator.L1Small), amountField(s, "TRACE", 4, aggregator.Trace),
 			widget.Field[chipShare]{Name: programsTitle, Right: true, Least: 9, Rank: 1, Order: mostFirst(func(r *chipShare) exact.Quantity { return r.CB.Physical }),
-				Cell: func(r *chipShare) text.Line { return s.amountCell(programsOf(r.CB, hide(r))) }},
+				Cell: func(r *chipShare) text.Line { return s.amountCell(programsOf(r.CB)) }},
 			unless(s, onlyTotals, widget.Field[chipShare]{Name: "KERNELS", Right: true, Least: 9, Rank: 5,
-				Order: mostFirst(func(r *chipShare) exact.Quantity { return r.Kernel.Size() }),
-				Cell:  func(r *chipShare) text.Line { return s.settings.bytesOf(r.Kernel.Seen(hide(r)).Bytes) }}),
-			unless(s, func(r *chipShare) bool { return onlyTotals(r) || buffers(&r.Memory) == 0 && hide(r).Buffers }, countField(s, "BUFFERS", 2, func(r *chipShare) uint64 { return buffers(&r.Memory) })),
+				Order: mostFirst(func(r *chipShare) exact.Quantity { return r.Kernel.Bytes }),
+				Cell:  func(r *chipShare) text.Line { return s.settings.bytesOf(r.Kernel.Bytes) }}),
+			unless(s, func(r *chipShare) bool { return onlyTotals(r) || buffers(&r.Memory) == 0 && r.Hidden.Buffers }, countField(s, "BUFFERS", 2, func(r *chipShare) uint64 { return buffers(&r.Memory) })),
 			unless(s, func(r *chipShare) bool {
-				return onlyTotals(r) || programsIn(r) == 0 && hide(r).Programs
+				return onlyTotals(r) || programsIn(r) == 0 && r.Hidden.Programs
 			}, countField(s, "PROGRAMS", 6, programsIn)),
 		),
 		Detail: func(r *chipShare) []text.Line {
@@ -63,7 +62,7 @@ func newChipView(s *state) *chipView {
 				widget.Pair("process", text.Strong.Line(fmt.Sprintf("%d  %s", r.process.PID, r.name)))}, s.reasonLines(r.process.Reasons)...),
 				widget.Pair("runtime", text.Plain.Line(runtimeOf(r.process, s.settings))),
 				widget.Pair("since", append(s.ageCell(r.process.Since), text.Plain.Span(" ago, "+s.when(r.process.Since)))),
-				widget.Pair("peaks", text.Plain.Line(peaksOf(&r.Memory, hide(r), s.settings))),
+				widget.Pair("peaks", text.Plain.Line(peaksOf(&r.Memory, s.settings))),
 			)
 		},
 	}
@@ -85,27 +84,29 @@ func runtimeOf(p *aggregator.ProcessSnapshot, o settings) string {
 	return out
 }
 
-func peaksOf(memory *[aggregator.NumMemories]aggregator.Usage, h aggregator.Hidden, o settings) string {
+func peaksOf(memory *[aggregator.NumMemories]aggregator.Usage, o settings) string {
 	var out []string
 	for _, m := range shownMemories() {
-		a := o.amountOf(memory[m], h).highest()
+		a := o.amountOf(memory[m]).highest()
 		out = append(out, m.String()+" "+a.number(o.scaleOf([]amount{a}, false), text.GlyphSet(o.ASCII)).String())
 	}
 	return strings.Join(out, "  ")
 }
 
 // programsIn returns the number of programs that a process has on the chip.
-func programsIn(r *chipShare) uint64 { return max(r.CB.Programs.WithoutBound(), r.Kernel.Programs) }
+func programsIn(r *chipShare) uint64 {
+	return max(r.CB.Programs.WithoutBound(), r.Kernel.Programs.WithoutBound())
+}
 
 // amountCell returns an amount in its own unit.
 func (s *state) amountCell(a amount) text.Line {
 	return a.number(s.settings.scaleOf([]amount{a}, false), text.GlyphSet(s.settings.ASCII))
 }
 
-func amountField(s *state, name string, rank int, hide func(*chipShare) aggregator.Hidden, m aggregator.Memory) widget.Field[chipShare] {
+func amountField(s *state, name string, rank int, m aggregator.Memory) widget.Field[chipShare] {
 	return widget.Field[chipShare]{Name: name, Right: true, Least: 9, Rank: rank,
 		Order: bigFirst(func(r *chipShare) uint64 { return r.ranks[m] }),
-		Cell:  func(r *chipShare) text.Line { return s.amountCell(s.settings.amountOf(r.Memory[m], hide(r))) }}
+		Cell:  func(r *chipShare) text.Line { return s.amountCell(s.settings.amountOf(r.Memory[m])) }}
 }
 
 func (v *chipView) work() func(*reader) func() {
@@ -136,7 +137,7 @@ func (v *chipView) work() func(*reader) func() {
 				}
 				row := chipShare{owner: by, ChipSnapshot: &by.process.Chips[i]}
 				for m := range row.ranks {
-					row.ranks[m] = o.amountOf(row.Memory[m], aggregator.HiddenOf(by.process, row.ChipSnapshot)).rank()
+					row.ranks[m] = o.amountOf(row.Memory[m]).rank()
 				}
 				all = append(all, row)
 			}
@@ -281,7 +282,6 @@ func (o settings) degrees() string {
 // memories returns a line of titles, and a line for each of the shown memories of the chip.
 func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 	o, g := v.settings, text.GlyphSet(v.settings.ASCII)
-	h := aggregator.HidersOf(v.data.snapshot).On(c)
 	list := shownMemories()
 	columns := []widget.Column{{Title: text.Title.Line("MEMORY"), Least: 8}, {Title: text.Title.Line(""), Gap: 2}}
 	add := func(name string, cell func(m aggregator.Memory, u aggregator.Usage) text.Line) {
@@ -295,13 +295,13 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 		columns[0].Cells = append(columns[0].Cells, text.Strong.Line(m.String()))
 	}
 	add("RESERVED", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
-		return v.amountCell(settings{}.amountOf(u, h))
+		return v.amountCell(settings{}.amountOf(u))
 	})
 	add("REQUESTED", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
-		return v.amountCell(settings{requested: true}.amountOf(u, h))
+		return v.amountCell(settings{requested: true}.amountOf(u))
 	})
 	add("PEAK", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
-		return v.amountCell(o.amountOf(u, h).highest())
+		return v.amountCell(o.amountOf(u).highest())
 	})
 	add("CAPACITY", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
 		switch n, known := u.Capacity(); {
@@ -316,11 +316,11 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 	add("FREE", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
 		n, known := u.Capacity()
 		switch {
-		case known && n == 0 && !h.Late:
+		case known && n == 0 && !c.Hidden.Late:
 			return text.Faint.Line("-")
 		}
-		used, exactly := u.Seen(h).Reserved.Exact()
-		if !known || h.Late || !exactly {
+		used, exactly := u.Reserved.Exact()
+		if !known || c.Hidden.Late || !exactly {
 			return text.Faint.Line(g.Unknown)
 		}
 		free := n - min(used, n)
@@ -330,7 +330,7 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 		return text.Plain.Line(text.Free(free, n, o.Exact, false))
 	})
 	add("BUFFERS", func(_ aggregator.Memory, u aggregator.Usage) text.Line {
-		n, bound := u.Seen(h).Buffers.Value()
+		n, bound := u.Buffers.Value()
 		if bound == exact.Unknown {
 			return text.Faint.Line(g.Unknown)
 		}
@@ -342,7 +342,7 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 		switch {
 		case known && n == 0:
 			return text.Faint.Line("-")
-		case !ok || !s.known || h.Late || h.Buffers && !u.Reserved.Some():
+		case !ok || !s.known || c.Hidden.Late || c.Hidden.Buffers && !u.Reserved.Some():
 			return text.Faint.Line(g.Unknown)
 		}
 		return text.Plain.Line(largest(&s, o))
@@ -369,7 +369,7 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 	columns[1].Wide = 0 // its width is measured again with the bars
 	if rest >= leastBar {
 		for _, m := range list {
-			columns[1].Cells = append(columns[1].Cells, barCell(o.amountOf(c.Memory[m], h), rest, g))
+			columns[1].Cells = append(columns[1].Cells, barCell(o.amountOf(c.Memory[m]), rest, g))
 		}
 	} else {
 		columns = append(columns[:1], columns[2:]...)
@@ -386,14 +386,13 @@ func (v *chipView) memories(c *aggregator.ChipSnapshot, w int) []text.Line {
 // ring.
 func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 	o, g := v.settings, text.GlyphSet(v.settings.ASCII)
-	h := aggregator.HidersOf(v.data.snapshot).On(c)
-	cb := programsOf(c.CB, h)
+	cb := programsOf(c.CB)
 	dot := func(l text.Line) string { return l.String() }
 	if v.data.totalsOnly() {
 		parts := []string{programsTitle + ": " + dot(v.amountCell(cb)) + ", peak " + dot(v.amountCell(cb.highest())), "programs, kernels, config ring: " + g.Unknown}
 		return []text.Line{text.Plain.Line(" " + strings.Join(parts, "  "))}
 	}
-	use := c.CB.Seen(h)
+	use := &c.CB
 	logical := amount{used: use.Logical, peak: use.PeakLogical}
 	parts := []string{
 		programsTitle + ": " + dot(v.amountCell(cb)) + " physical, peak " + dot(v.amountCell(cb.highest())),
@@ -404,7 +403,7 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 		n    uint64
 		kind aggregator.CBKind
 	}{{use.Circular.WithoutBound(), aggregator.Circular}, {use.Dataflow.WithoutBound(), aggregator.Dataflow}, {use.Scratchpads.WithoutBound(), aggregator.Scratchpad},
-		{use.Global.WithoutBound(), aggregator.GlobalCircular}, {use.Reported, aggregator.ReportedCircular}} {
+		{use.Global.WithoutBound(), aggregator.GlobalCircular}, {use.Reported.WithoutBound(), aggregator.ReportedCircular}} {
 		if k.n > 0 {
 			kinds = append(kinds, text.Count(k.n, o.Exact)+" "+k.kind.String())
 		}
@@ -433,21 +432,21 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 		out = append(out, text.Plain.Line(" "+l))
 	}
 	k := &c.Kernel
-	words := []string{"kernels: " + dot(v.settings.bytesOf(k.Seen(h).Bytes))}
-	if bytes := k.OnCores(); bytes.Some() {
+	words := []string{"kernels: " + dot(v.settings.bytesOf(k.Bytes))}
+	if bytes := k.OnCores; bytes.Some() {
 		words = append(words, "times their cores "+dot(v.settings.bytesOf(bytes)))
 	}
 	for t := range aggregator.NumKernelTypes {
-		if k.Binaries[t] > 0 {
-			words = append(words, fmt.Sprintf("%s %s, %s", text.Count(k.Binaries[t], o.Exact), t, bytesCell(k.Bytes[t], o)))
+		if k.Binaries[t].Some() {
+			words = append(words, fmt.Sprintf("%s %s, %s", dot(counted(k.Binaries[t], o, g)), t, dot(o.bytesOf(k.BytesOf[t]))))
 		}
 	}
-	if k.DRAMCopies > 0 {
-		words = append(words, fmt.Sprintf("%s %s in DRAM, %s", text.Count(k.DRAMCopies, o.Exact),
-			plural.Word(k.DRAMCopies, "copy", "copies"), bytesCell(k.DRAMBytes, o)))
+	if k.DRAMCopies.Some() {
+		words = append(words, fmt.Sprintf("%s %s in DRAM, %s", dot(counted(k.DRAMCopies, o, g)),
+			plural.Word(k.DRAMCopies.WithoutBound(), "copy", "copies"), dot(o.bytesOf(k.DRAMBytes))))
 	}
-	if k.Unsized > 0 {
-		words = append(words, g.AtLeast+" "+text.Count(k.Unsized, o.Exact)+" of unknown size")
+	if k.Unsized.Some() {
+		words = append(words, g.AtLeast+" "+dot(counted(k.Unsized, o, g))+" of unknown size")
 	}
 	if c.ConfigRing.ID != 0 {
 		words = append(words, "config ring: "+o.ringWords(&c.ConfigRing))
@@ -460,21 +459,17 @@ func (v *chipView) programs(c *aggregator.ChipSnapshot, w int) []text.Line {
 
 // ringWords returns how many bytes of a kernel-config ring are in use in each core, of how many, and in how many
 // places.
-func (o settings) ringWords(r *aggregator.ConfigRing) string {
-	unknown := text.GlyphSet(o.ASCII).Unknown
-	if r.Capacity == 0 {
-		return unknown
+func (o settings) ringWords(r *aggregator.RingUsage) string {
+	capacity, known := r.Capacity.Exact()
+	if !known {
+		return text.GlyphSet(o.ASCII).Unknown
 	}
-	of := " of " + text.Capacity(r.Capacity, o.Exact, false)
-	switch {
-	case r.Unread:
-		return unknown + of
-	case r.Replayed:
-		return unknown + of + ", a trace was replayed"
+	words := o.bytesOf(r.Used).String() + " of " + text.Capacity(capacity, o.Exact, false)
+	if r.Replayed {
+		return words + ", a trace was replayed"
 	}
-	words := bytesCell(r.Used, o).String() + of
-	if r.Places > 0 {
-		words += " in " + text.Plural(int(min(r.Places, 1<<62)), "place", "places")
+	if n := r.Places.WithoutBound(); n > 0 {
+		words += " in " + text.Plural(int(min(n, 1<<62)), "place", "places")
 	}
 	return words
 }

@@ -81,8 +81,14 @@ func (d *data) totalsOnly() bool { return len(d.snapshot.Lacks) > 0 }
 // reservedUnknown reports whether the reserved size of a live buffer is unknown. That alone does not make numbers
 // inexact: amounts with such buffers are shown as lower bounds or as unknown.
 func (d *data) reservedUnknown() bool {
-	return slices.ContainsFunc(d.snapshot.Processes, func(p aggregator.ProcessSnapshot) bool {
-		return slices.ContainsFunc(shownMemories(), func(m aggregator.Memory) bool { return p.Memory[m].Reserved.Bound() != exact.Exact })
+	return slices.ContainsFunc(d.snapshot.Processes, func(p aggregator.ProcessSnapshot) bool { return someUnreserved(&p) })
+}
+
+// someUnreserved reports whether a process has requested something of which the reserved size is not exact.
+func someUnreserved(p *aggregator.ProcessSnapshot) bool {
+	return slices.ContainsFunc(shownMemories(), func(m aggregator.Memory) bool {
+		u := &p.Memory[m]
+		return u.Requested.Known() && u.Reserved.Bound() != exact.Exact
 	})
 }
 

@@ -203,7 +203,7 @@ func TestAPeakThatIsNotKnownIsNotZero(t *testing.T) {
 		"none that was":         {peak(exact.Bounded(0, exact.AtLeast)), false, "·"},
 		"no such memory":        {aggregator.Usage{Banks: aggregator.Banks{Known: true}}, false, "-"},
 	} {
-		a := settings{}.amountOf(c.usage, aggregator.Hidden{Buffers: c.late}).highest()
+		a := settings{}.amountOf(shownAs(c.usage, c.late)).highest()
 		if got := a.number(settings{}.scaleOf([]amount{a}, false), text.GlyphSet(false)).String(); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}

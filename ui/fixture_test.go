@@ -51,8 +51,21 @@ func programs(physical, peak uint64) aggregator.CBUsage {
 
 // withoutUse is a process that holds nothing.
 func withoutUse(p aggregator.ProcessSnapshot) aggregator.ProcessSnapshot {
-	p.Memory, p.Unplaced, p.CB = aggregator.EmptyUsages(), aggregator.EmptyUsages(), aggregator.EmptyCBUsage()
+	p.Memory, p.Unplaced, p.CB, p.Kernel = aggregator.EmptyUsages(), aggregator.EmptyUsages(), aggregator.EmptyCBUsage(), aggregator.EmptyKernelUsage()
+	for _, q := range []*exact.Quantity{&p.Buffers, &p.Counters.Allocs, &p.Counters.Frees} {
+		if !q.Known() {
+			*q = exact.Of(0)
+		}
+	}
 	return p
+}
+
+// shownAs returns the use of a memory as a snapshot has it, of a process that was attached late or not.
+func shownAs(u aggregator.Usage, late bool) aggregator.Usage {
+	s := &aggregator.Snapshot{Processes: []aggregator.ProcessSnapshot{{Late: late}}}
+	s.Processes[0].Memory[0] = u
+	s.Hide()
+	return s.Processes[0].Memory[0]
 }
 
 func sum(to *[aggregator.NumMemories]aggregator.Usage, from [aggregator.NumMemories]aggregator.Usage) {
@@ -76,19 +89,19 @@ func fixture(n int) *aggregator.Snapshot {
 	s := &aggregator.Snapshot{Time: start, Counters: aggregator.Counters{Events: 3_000_000}}
 	server := aggregator.ProcessSnapshot{
 		PID: 41822, Info: aggregator.Process{Started: 1, Command: "/usr/bin/python3 serve.py --model llama-70b --port 8000"},
-		Since: start - 900*uint64(time.Second), Buffers: 18204,
-		Counters: aggregator.ProcessCounters{Allocs: 1_200_000, Frees: 1_181_796},
+		Since: start - 900*uint64(time.Second), Buffers: exact.Of(18204),
+		Counters: aggregator.ProcessCounters{Allocs: exact.Of(1_200_000), Frees: exact.Of(1_181_796)},
 	}
 	late := aggregator.ProcessSnapshot{
 		PID: 50231, Late: true, Info: aggregator.Process{Started: 2, Command: hostile},
-		Since: start - 14*uint64(time.Second), Buffers: 311,
-		Counters: aggregator.ProcessCounters{Allocs: 402, Frees: 91, UnmatchedFrees: 12},
+		Since: start - 14*uint64(time.Second), Buffers: exact.Of(311),
+		Counters: aggregator.ProcessCounters{Allocs: exact.Of(402), Frees: exact.Of(91), UnmatchedFrees: 12},
 		Reasons:  reasons(50231, exact.ReasonLate, exact.ReasonUnmatchedFree),
 	}
 	server, late = withoutUse(server), withoutUse(late)
 	idle := aggregator.ProcessSnapshot{PID: 50990, Info: aggregator.Process{Started: 3}, Since: start}
 	for i := range n {
-		c := aggregator.ChipSnapshot{Chip: aggregator.Chip{Number: uint32(i)}, Arch: "wormhole_b0", PIDs: []uint32{41822}, Memory: aggregator.EmptyUsages(), CB: aggregator.EmptyCBUsage()}
+		c := aggregator.ChipSnapshot{Chip: aggregator.Chip{Number: uint32(i)}, Arch: "wormhole_b0", PIDs: []uint32{41822}, Memory: aggregator.EmptyUsages(), CB: aggregator.EmptyCBUsage(), Kernel: aggregator.EmptyKernelUsage()}
 		if i > 0 {
 			c.Board = "n300"
 			c.CB = programs(uint64(i)*786432, uint64(i)*1572864)
@@ -101,7 +114,7 @@ func fixture(n int) *aggregator.Snapshot {
 		switch i {
 		case 3:
 			dram := &c.Memory[aggregator.DRAM]
-			dram.Unreserved, dram.Reserved, dram.PeakReserved = 3, dram.Reserved.Doubted(exact.AtLeast), dram.PeakReserved.Doubted(exact.AtLeast)
+			dram.Unreserved, dram.Reserved, dram.PeakReserved = exact.Of(3), dram.Reserved.Doubted(exact.AtLeast), dram.PeakReserved.Doubted(exact.AtLeast)
 			c.Memory[aggregator.Trace] = absentMemory()
 		case 5:
 			c.Memory[aggregator.L1].Banks = aggregator.Banks{}
@@ -109,7 +122,7 @@ func fixture(n int) *aggregator.Snapshot {
 		server.Chips = append(server.Chips, c)
 		sum(&server.Memory, c.Memory)
 		if i == 0 {
-			own := aggregator.ChipSnapshot{Chip: c.Chip, Arch: c.Arch, Board: c.Board, CB: c.CB, PIDs: []uint32{late.PID}, Memory: aggregator.EmptyUsages()}
+			own := aggregator.ChipSnapshot{Chip: c.Chip, Arch: c.Arch, Board: c.Board, CB: c.CB, Kernel: c.Kernel, PIDs: []uint32{late.PID}, Memory: aggregator.EmptyUsages()}
 			own.Memory[aggregator.DRAM] = usage(212*mib, 300*mib, 290, banks(12, gib))
 			own.Memory[aggregator.L1] = usage(11*mib, 20*mib, 21, banks(64, 1331200))
 			late.Chips = []aggregator.ChipSnapshot{own}
@@ -120,6 +133,7 @@ func fixture(n int) *aggregator.Snapshot {
 		s.Chips = append(s.Chips, c)
 	}
 	s.Processes = []aggregator.ProcessSnapshot{server, late, withoutUse(idle)}
+	s.Hide()
 	return s
 }
 
@@ -129,13 +143,13 @@ func withEnded(s *aggregator.Snapshot, n int) *aggregator.Snapshot {
 	for i := range n {
 		p := aggregator.ProcessSnapshot{
 			PID: 60000 + uint32(i), Info: aggregator.Process{Started: uint64(10 + i), Command: "/usr/bin/pytest -x tests/"},
-			Since: uint64(i) * uint64(time.Second), Last: uint64(i+75) * uint64(time.Second), Buffers: 1,
-			Counters: aggregator.ProcessCounters{Allocs: 1000 + uint64(i), Frees: 999},
+			Since: uint64(i) * uint64(time.Second), Last: uint64(i+75) * uint64(time.Second), Buffers: exact.Of(1),
+			Counters: aggregator.ProcessCounters{Allocs: exact.Of(1000 + uint64(i)), Frees: exact.Of(999)},
 			Exit:     []*aggregator.Exit{{}, {Signal: 9}, {Status: 1}}[i%3],
 		}
 		p = withoutUse(p)
 		for chip := range min(i+1, 8) {
-			c := aggregator.ChipSnapshot{Chip: aggregator.Chip{Number: uint32(chip)}, Memory: aggregator.EmptyUsages(), CB: aggregator.EmptyCBUsage()}
+			c := aggregator.ChipSnapshot{Chip: aggregator.Chip{Number: uint32(chip)}, Memory: aggregator.EmptyUsages(), CB: aggregator.EmptyCBUsage(), Kernel: aggregator.EmptyKernelUsage()}
 			c.Memory[aggregator.DRAM] = usage(mib, 3*gib, 1, banks(12, gib))
 			c.Memory[aggregator.L1] = usage(0, 20*mib, 0, banks(64, 1331200))
 			c.Memory[aggregator.Trace] = absentMemory()
@@ -152,6 +166,7 @@ func withEnded(s *aggregator.Snapshot, n int) *aggregator.Snapshot {
 		s.Ended = append(s.Ended, p)
 		s.Counters.Exited++
 	}
+	s.Hide()
 	return s
 }
 

@@ -173,20 +173,18 @@ func (h *history) add(d *data) {
 	}
 	previous := h.last
 	h.last, h.seen = d.now, d.snapshot
-	hs := aggregator.HidersOf(d.snapshot)
 	for i := range d.snapshot.Chips {
 		c := &d.snapshot.Chips[i]
-		unsure := hs.On(c)
 		h.opened(c.Chip, previous, d.snapshot)
 		for j, m := range shownMemories() {
 			u := &c.Memory[m]
 			if u.Banks.Known && u.Banks.Count == 0 && !u.Buffers.Some() {
 				continue
 			}
-			reserved, requested := settings{}.amountOf(*u, unsure), settings{requested: true}.amountOf(*u, unsure)
+			reserved, requested := settings{}.amountOf(*u), settings{requested: true}.amountOf(*u)
 			h.put(subject{chip: c.Chip, metric: metric(j)}, value{reserved.known(), requested.known()}, value{u.PeakReserved.WithoutBound(), u.PeakRequested.WithoutBound()}, d.now)
 		}
-		cb := programsOf(c.CB, unsure).known()
+		cb := programsOf(c.CB).known()
 		h.put(subject{chip: c.Chip, metric: metricCB}, value{cb, cb}, value{c.CB.PeakPhysical.WithoutBound(), c.CB.PeakPhysical.WithoutBound()}, d.now)
 		if t := telemetryOf(d, c); t != nil {
 			for m, v := range map[metric]telemetry.Value{metricTemperature: t.Temperature, metricPower: t.Power, metricClock: t.AI} {
@@ -265,8 +263,9 @@ func (h *history) addProcess(p *aggregator.ProcessSnapshot, d *data) {
 	}
 	// If it was not read, it is unknown, not 0.
 	of := subject{process: idOf(p), metric: metricHost}
-	if host := p.HostMemory; host.Bytes > 0 && (h.series[of] != nil || len(h.series) < maxProcessSeries) {
-		h.put(of, value{host.Bytes, host.Bytes}, value{host.Peak, host.Peak}, d.now)
+	if host, known := p.HostMemory.Bytes().Exact(); known && (h.series[of] != nil || len(h.series) < maxProcessSeries) {
+		peak := p.HostMemory.Peak().WithoutBound()
+		h.put(of, value{host, host}, value{peak, peak}, d.now)
 	}
 	if r, known := d.rates.calls[idOf(p)]; known {
 		put(metricRate, value{uint64(r), uint64(r)})

@@ -27,12 +27,12 @@ func TestAmountNeverCallsTheUnknownZero(t *testing.T) {
 		"nothing since late":        {usage: aggregator.EmptyUsage(), late: true, want: "·"},
 		"no such memory":            {usage: none, late: true, want: "-"},
 		"all sizes known":           {usage: aggregator.Usage{Reserved: exact.Of(gib), Buffers: exact.Of(1)}, want: "1.00 GiB"},
-		"some sizes not known":      {usage: aggregator.Usage{Reserved: exact.Bounded(gib, exact.AtLeast), Buffers: exact.Of(2), Unreserved: 1}, want: "≥1.00 GiB"},
-		"no size known":             {usage: aggregator.Usage{Requested: exact.Of(gib), Buffers: exact.Of(1), Unreserved: 1}, want: "·"},
-		"requested is always known": {usage: aggregator.Usage{Requested: exact.Of(gib), Buffers: exact.Of(1), Unreserved: 1}, requested: true, want: "1.00 GiB"},
+		"some sizes not known":      {usage: aggregator.Usage{Reserved: exact.Bounded(gib, exact.AtLeast), Buffers: exact.Of(2), Unreserved: exact.Of(1)}, want: "≥1.00 GiB"},
+		"no size known":             {usage: aggregator.Usage{Requested: exact.Of(gib), Buffers: exact.Of(1), Unreserved: exact.Of(1)}, want: "·"},
+		"requested is always known": {usage: aggregator.Usage{Requested: exact.Of(gib), Buffers: exact.Of(1), Unreserved: exact.Of(1)}, requested: true, want: "1.00 GiB"},
 	} {
 		o := settings{requested: c.requested}
-		a := o.amountOf(c.usage, aggregator.Hidden{Buffers: c.late})
+		a := o.amountOf(shownAs(c.usage, c.late))
 		if got := a.number(o.scaleOf([]amount{a}, false), text.GlyphSet(false)).String(); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
@@ -76,7 +76,7 @@ func TestRatesComeFromTwoSamplesAtLeast(t *testing.T) {
 	for range 20 {
 		at = at.Add(250 * time.Millisecond)
 		s.Counters.Events += 250
-		s.Processes[0].Counters.Allocs += 25
+		s.Processes[0].Counters.Allocs = s.Processes[0].Counters.Allocs.Add(exact.Of(25))
 		m.add(at, s)
 	}
 	r := m.rates()
@@ -270,7 +270,7 @@ func TestVerifiedIsTheOldestComparison(t *testing.T) {
 	} {
 		d := data{snapshot: &aggregator.Snapshot{}, now: 100e9}
 		for _, a := range c.agreements {
-			d.snapshot.Processes = append(d.snapshot.Processes, aggregator.ProcessSnapshot{Agreement: a, Buffers: 7, Chips: make([]aggregator.ChipSnapshot, 1)})
+			d.snapshot.Processes = append(d.snapshot.Processes, aggregator.ProcessSnapshot{Agreement: a, Buffers: exact.Of(7), Chips: make([]aggregator.ChipSnapshot, 1)})
 		}
 		if got := verification(&d, settings{}, anyProcess).Text; got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
@@ -385,7 +385,7 @@ func TestAProcessWithoutBuffersVerifiesNothing(t *testing.T) {
 		t.Error(got)
 	}
 	full := empty
-	full.Buffers, full.Agreement = 7, aggregator.Agreement{At: 97e9, Compared: 7}
+	full.Buffers, full.Agreement = exact.Of(7), aggregator.Agreement{At: 97e9, Compared: 7}
 	d.snapshot.Processes = append(d.snapshot.Processes, full)
 	if got := verification(&d, settings{}, anyProcess).Text; got != "verified 3s ago" {
 		t.Error(got)
@@ -437,7 +437,7 @@ func TestChipsThatShareARowAreAlike(t *testing.T) {
 		"nothing":   func(*aggregator.ChipSnapshot) {},
 		"its peak":  func(c *aggregator.ChipSnapshot) { c.Memory[aggregator.DRAM].PeakReserved = exact.Of(3 * gib) },
 		"a mark":    func(c *aggregator.ChipSnapshot) { c.Reasons = reasons(41822, exact.ReasonEventsLost) },
-		"a kernel":  func(c *aggregator.ChipSnapshot) { c.Kernel.Bytes[0] += mib },
+		"a kernel":  func(c *aggregator.ChipSnapshot) { c.Kernel.Bytes = exact.Of(mib) },
 		"uncertain": func(c *aggregator.ChipSnapshot) { c.CB.PeakPhysical = c.CB.PeakPhysical.Doubted(exact.Uncertain) },
 	} {
 		var s aggregator.Snapshot
@@ -482,7 +482,7 @@ func isDigit(b byte) bool { return '0' <= b && b <= '9' }
 // If the size of a kernel is unknown, the sum on the overview is a lower bound, too.
 func TestKernelsOfUnknownSizeMakeALowerBound(t *testing.T) {
 	d := fixtureData(1)
-	d.snapshot.Chips[0].Kernel.Bytes[0], d.snapshot.Chips[0].Kernel.Unsized = 7*mib, 1
+	d.snapshot.Chips[0].Kernel.Bytes = exact.Bounded(7*mib, exact.AtLeast)
 	if got := plainText(newFrame(settings{}, d, 0).compose(240, 40)); !strings.Contains(got, "≥7.00 MiB") {
 		t.Error(got)
 	}

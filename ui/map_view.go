@@ -49,7 +49,7 @@ type mapQuery struct {
 	core   aggregator.Core
 	round  int
 	any    bool
-	ring   aggregator.ConfigRing
+	ring   aggregator.RingUsage
 	// snapshot is the snapshot whose totals are shown. Only the view of a chip sets it; a map leaves it nil.
 	snapshot *aggregator.Snapshot
 	// requested means that the rows of the view of a chip are sorted by requested bytes. A map leaves it false.
@@ -231,8 +231,8 @@ func (v *mapView) work() func(*reader) func() {
 				return nil
 			}
 			others = append(bufferBlocks(r, chip, aggregator.L1Small, &core, smallBlock, ascii), circularBlocks(r, chip, core, ascii)...)
-			if ring.Capacity > 0 {
-				others = append(others, block{from: ring.Base, to: ring.Base + ring.Capacity, kind: ringBlock, ring: &ring})
+			if capacity, known := ring.Capacity.Exact(); known {
+				others = append(others, block{from: ring.Base, to: ring.Base + capacity, kind: ringBlock, ring: &ring})
 			}
 		} else if now == last {
 			return nil
@@ -346,7 +346,7 @@ func (v *mapView) freeWords() (words []string, clash string) {
 	if s.hasGap {
 		words = append(words, bytesCell(s.gap, o).String()+" between circular buffers and buffers")
 	}
-	if c := v.current(); c != nil && aggregator.HidersOf(v.data.snapshot).On(c) != (aggregator.Hidden{}) {
+	if c := v.current(); c != nil && c.Hidden != (aggregator.Hidden{}) {
 		words = append(words, "less what is not known")
 	}
 	return words, clash

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/aggregator/exact"
 )
 
 // An allocation that failed is on the time axis, in the log with the runtime's words, and at
@@ -58,7 +59,7 @@ func TestTheMapHasTheKernelConfigRing(t *testing.T) {
 	if got = w.text(t, 120, 40); !strings.Contains(got, "config ring: 68.0 KiB of 69 KiB in 17 places") {
 		t.Errorf("the chip has no ring:\n%s", got)
 	}
-	for want, r := range map[string]aggregator.ConfigRing{"·": {Unread: true}, "· of 69 KiB": {Unread: true, Capacity: 69 * kib}} {
+	for want, r := range map[string]aggregator.RingUsage{"·": {}, "· of 69 KiB": {Capacity: exact.Of(69 * kib)}} {
 		if got := (settings{}).ringWords(&r); got != want {
 			t.Errorf("%+v: %q", r, got)
 		}

@@ -498,7 +498,7 @@ func noChip(d *data) string {
 	switch {
 	case d.looking:
 		return looking
-	case late == 0 && (len(aggregator.HidersOf(d.snapshot)) > 0 || aggregator.Affected(d.snapshot.Reasons, aggregator.HidesOnChip)):
+	case late == 0 && (d.snapshot.HidesAnywhere() || aggregator.Affected(d.snapshot.Reasons, aggregator.HidesOnChip)):
 		return "which chips are open is not known"
 	case late == 0 && d.snapshot.NobodySeen():
 		return "no chip was seen to be opened"

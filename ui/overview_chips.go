@@ -35,15 +35,13 @@ func (v *overview) nextChipMode() {
 // folded returns data with one chip for all chips whose rows would be equal, and the names of these rows. Telemetry and
 // small histories belong to single chips, so they are left out.
 func folded(d data, o settings) (data, map[aggregator.Chip]string) {
-	hs := aggregator.HidersOf(d.snapshot)
 	groups := map[string]int{}
 	var members [][]aggregator.ChipSnapshot
 	var all []aggregator.ChipSnapshot
 	for i := range d.snapshot.Chips {
 		c := &d.snapshot.Chips[i]
-		h := hs.On(c)
-		key := fmt.Sprint(c.Chip.Space, c.Board, c.Arch, h, marksOf(c.Reasons), o.bytesOf(c.Kernel.Size()))
-		for _, a := range append(o.memoryAmounts(c, h), programsOf(c.CB, h)) {
+		key := fmt.Sprint(c.Chip.Space, c.Board, c.Arch, c.Hidden, marksOf(c.Reasons), o.bytesOf(c.Kernel.Bytes))
+		for _, a := range append(o.memoryAmounts(c), programsOf(c.CB)) {
 			for _, n := range []amount{a, a.highest()} {
 				key += fmt.Sprint(" ", n.number(o.scaleOf([]amount{n}, false), text.GlyphSet(true)))
 			}
@@ -67,24 +65,24 @@ func folded(d data, o settings) (data, map[aggregator.Chip]string) {
 	return d, names
 }
 
-func (o settings) memoryAmounts(c *aggregator.ChipSnapshot, h aggregator.Hidden) []amount {
+func (o settings) memoryAmounts(c *aggregator.ChipSnapshot) []amount {
 	var out []amount
 	for _, m := range shownMemories() {
-		out = append(out, o.amountOf(c.Memory[m], h))
+		out = append(out, o.amountOf(c.Memory[m]))
 	}
 	return out
 }
 
 // amountIn returns a chip's use of a memory; for metricCB, the L1 used by programs, with the capacity of L1.
-func (o settings) amountIn(c *aggregator.ChipSnapshot, m metric, h aggregator.Hidden) amount {
+func (o settings) amountIn(c *aggregator.ChipSnapshot, m metric) amount {
 	if m == metricCB {
-		a := programsOf(c.CB, h)
+		a := programsOf(c.CB)
 		if n, known := ceilingOf(c, m); known && n > 0 {
 			a.capacity = exact.Of(n)
 		}
 		return a
 	}
-	return o.memoryAmounts(c, h)[m]
+	return o.memoryAmounts(c)[m]
 }
 
 // gridCell is the width of a chip in the grid: its name, its first mark, a bar two cells wide, a percentage, and the
@@ -94,12 +92,11 @@ const gridCell = 12
 // grid returns a cell for each chip that says how full the chosen memory is.
 func (v *overview) grid(w int) []text.Line {
 	g, o := text.GlyphSet(v.settings.ASCII), v.settings
-	hs := aggregator.HidersOf(v.data.snapshot)
 	perLine := v.gridColumns(w)
 	var out []text.Line
 	for i := range v.chips() {
 		c := &v.chips()[i]
-		a := o.amountIn(c, v.memory, hs.On(c))
+		a := o.amountIn(c, v.memory)
 		name := text.Line{text.Strong.Span(fmt.Sprintf("%4s", text.Clip(chipName(c.Chip), 4, g.Dots))), text.Notice.Span(fmt.Sprintf("%.1s", marksOf(c.Reasons)+" "))}
 		var cell text.Line
 		switch {
@@ -144,7 +141,6 @@ func (v *overview) gridColumns(w int) int { return max(w/(gridCell+1), 1) }
 // summary returns a line with the use of all chips, and one with the fullest chip of each memory.
 func (v *overview) summary(w int) []text.Line {
 	g, o := text.GlyphSet(v.settings.ASCII), v.settings
-	hs := aggregator.HidersOf(v.data.snapshot)
 	type sum struct {
 		used     exact.Quantity
 		capacity uint64
@@ -159,7 +155,7 @@ func (v *overview) summary(w int) []text.Line {
 		s := sum{used: exact.Of(0)}
 		for i := range v.chips() {
 			c := &v.chips()[i]
-			a := o.amountIn(c, m, hs.On(c))
+			a := o.amountIn(c, m)
 			if a.absent() {
 				continue
 			}

@@ -84,15 +84,18 @@ func entries(d *data, o settings, expanded func(processID) bool) []entry {
 			if c != nil {
 				e.key.chip = c.Chip
 			}
-			h := aggregator.HiddenOf(p, c)
+			hidden := p.Hidden
+			if c != nil {
+				hidden = c.Hidden
+			}
 			if p.Info.Source != aggregator.FromSharedMemory {
-				e.buffers = exact.Of(buffers(memory)).Unseen(h.Buffers)
+				e.buffers = exact.Of(buffers(memory)).Unseen(hidden.Buffers)
 			}
 			for _, m := range shownMemories() {
-				e.amounts = append(e.amounts, o.amountOf(memory[m], h))
+				e.amounts = append(e.amounts, o.amountOf(memory[m]))
 			}
 			if c != nil {
-				e.amounts = append(e.amounts, programsOf(c.CB, h))
+				e.amounts = append(e.amounts, programsOf(c.CB))
 			} else {
 				e.amounts = append(e.amounts, amount{capacity: exact.Of(0)})
 			}
@@ -118,7 +121,7 @@ func (e *entry) branch(g text.Glyphs) string {
 }
 
 func (o settings) processEntry(p *aggregator.ProcessSnapshot, ended bool) entry {
-	e := entry{key: rowKey{process: idOf(p), kind: processRow}, process: p, amounts: o.processAmounts(p), buffers: p.SeenBuffers(), ended: ended}
+	e := entry{key: rowKey{process: idOf(p), kind: processRow}, process: p, amounts: o.processAmounts(p), buffers: p.Buffers, ended: ended}
 	if ended {
 		e.key.since = p.Since
 	}
@@ -149,18 +152,15 @@ func buffers(memory *[aggregator.NumMemories]aggregator.Usage) uint64 {
 // processAmounts returns the totals of a process, including its use of unknown chips.
 func (o settings) processAmounts(p *aggregator.ProcessSnapshot) []amount {
 	var out []amount
-	h := aggregator.HiddenOf(p, nil)
 	for _, m := range shownMemories() {
 		u := p.Memory[m]
-		u.Add(&p.Unplaced[m])
-		u.Banks = aggregator.Banks{}
-		a := o.amountOf(u, h)
+		a := o.amountOf(u)
 		if !u.Buffers.Some() && allAbsent(p.Chips, m) {
 			a.capacity = exact.Of(0)
 		}
 		out = append(out, a)
 	}
-	return append(out, programsOf(p.CB, h))
+	return append(out, programsOf(p.CB))
 }
 
 // allAbsent reports whether a process has chips, and none has the memory.
@@ -192,11 +192,11 @@ func sorted(d *data, o settings) []*aggregator.ProcessSnapshot {
 	case byDRAM, byL1, byL1Small, byTrace, byCB:
 		order = memory(int(o.sort - byDRAM))
 	case byBuffers:
-		order = large(func(p *aggregator.ProcessSnapshot) float64 { return float64(p.Buffers) })
+		order = large(func(p *aggregator.ProcessSnapshot) float64 { return float64(p.Buffers.WithoutBound()) })
 	case byAllocs:
-		order = large(func(p *aggregator.ProcessSnapshot) float64 { return float64(p.Counters.Allocs) })
+		order = large(func(p *aggregator.ProcessSnapshot) float64 { return float64(p.Counters.Allocs.WithoutBound()) })
 	case byFrees:
-		order = large(func(p *aggregator.ProcessSnapshot) float64 { return float64(p.Counters.Frees) })
+		order = large(func(p *aggregator.ProcessSnapshot) float64 { return float64(p.Counters.Frees.WithoutBound()) })
 	case byRate:
 		order = large(func(p *aggregator.ProcessSnapshot) float64 { return d.rates.calls[idOf(p)] })
 	case bySince:
@@ -334,12 +334,10 @@ func processColumns(d *data, o settings, list []entry, short bool, g text.Glyphs
 			return counted(e.buffers, o, g)
 		}),
 		whole(byAllocs, "ALLOCS", 7, func(p *aggregator.ProcessSnapshot) text.Line {
-			allocs, _ := p.SeenCalls()
-			return counted(allocs, o, g)
+			return counted(p.Counters.Allocs, o, g)
 		}),
 		whole(byFrees, "FREES", 7, func(p *aggregator.ProcessSnapshot) text.Line {
-			_, frees := p.SeenCalls()
-			return counted(frees, o, g)
+			return counted(p.Counters.Frees, o, g)
 		}),
 		whole(byRate, rate, 6, func(p *aggregator.ProcessSnapshot) text.Line {
 			if ended {
@@ -444,7 +442,7 @@ func chipsCell(e *entry, g text.Glyphs) text.Line {
 		// Some of what it holds is on unknown chips.
 		chips += "+?"
 	}
-	if h := aggregator.HiddenOf(e.process, nil); chips == "" && !h.Buffers && !h.Programs && !e.ended && e.process.Info.Source != aggregator.Reported {
+	if h := e.process.Hidden; chips == "" && !h.Buffers && !h.Programs && !e.ended && e.process.Info.Source != aggregator.Reported {
 		return text.Faint.Line("-") // it has no chip open
 	}
 	if chips == "" {
@@ -468,10 +466,7 @@ func legend(s *aggregator.Snapshot, list []*aggregator.ProcessSnapshot, o settin
 				least, sign = true, g.AtLeast
 			}
 		}
-		unreserved = unreserved || !o.requested && slices.ContainsFunc(shownMemories(), func(m aggregator.Memory) bool {
-			reserved := p.Memory[m].Reserved.Add(p.Unplaced[m].Reserved).Bound()
-			return reserved == exact.AtLeast || reserved == exact.Unknown
-		})
+		unreserved = unreserved || !o.requested && someUnreserved(p)
 	}
 	switch {
 	case unreserved:

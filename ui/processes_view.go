@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/plural"
 	"tt-memtrace/internal/telemetry"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
@@ -240,32 +241,32 @@ func (v *holders) detail(r *holder) []text.Line {
 		add("chips", chipRanges(p.Chips))
 		add("runtime", runtimeOf(p, v.settings))
 		c, g := &p.Counters, text.GlyphSet(v.settings.ASCII)
-		allocs, frees := p.SeenCalls()
 		add("allocations", fmt.Sprintf("%s, freed %s, with their allocator %s",
-			digitsOf(allocs, g), digitsOf(frees, g), text.Digits(c.ImplicitFrees)))
-		if c.Launches+c.Replays > 0 {
-			launches := text.Digits(c.Launches)
-			if c.UnknownLaunches > 0 {
-				launches += ", " + text.Digits(c.UnknownLaunches) + " of them of programs that predate tracing"
+			digitsOf(c.Allocs, g), digitsOf(c.Frees, g), digitsOf(c.ImplicitFrees, g)))
+		if c.Launches.Some() || c.Replays.Some() {
+			launches := digitsOf(c.Launches, g)
+			if c.UnknownLaunches.Some() {
+				launches += ", " + digitsOf(c.UnknownLaunches, g) + " of them of programs that predate tracing"
 			}
-			if c.Replays > 0 {
-				launches += "; traces replayed " + text.Times(c.Replays)
+			if c.Replays.Some() {
+				launches += "; traces replayed " + signOf(c.Replays, g) + text.Times(c.Replays.WithoutBound())
 			}
 			if p.LastLaunch > 0 {
 				launches += "; the last " + text.Age(time.Duration(v.data.now-min(p.LastLaunch, v.data.now))) + " ago"
 			}
 			add("launches", launches)
 		}
-		if u := &p.Unsafe; c.Unsafe > 0 {
-			unsafe := fmt.Sprintf("%s of %s, allocated after the capture of a trace that was replayed", text.Plural(int(u.Buffers), "buffer", "buffers"), text.Capacity(u.Bytes, v.settings.Exact, false))
-			if u.Overlapping > 0 {
-				unsafe += fmt.Sprintf("; %s of them in memory that the capture used", text.Digits(u.Overlapping))
+		if u := &p.Unsafe; u.Found.Some() {
+			unsafe := fmt.Sprintf("%s %s of %s, allocated after the capture of a trace that was replayed", digitsOf(u.Buffers, g),
+				plural.Word(u.Buffers.WithoutBound(), "buffer", "buffers"), v.settings.roundOf(u.Bytes))
+			if u.Overlapping.Some() {
+				unsafe += fmt.Sprintf("; %s of them in memory that the capture used", digitsOf(u.Overlapping, g))
 			}
-			if u.Buffers < c.Unsafe {
-				unsafe += fmt.Sprintf("; %s in total", text.Digits(c.Unsafe))
+			if u.Buffers.WithoutBound() < u.Found.WithoutBound() {
+				unsafe += fmt.Sprintf("; %s in total", digitsOf(u.Found, g))
 			}
 			out = append(out, widget.Pair("unsafe", text.Notice.Line(unsafe)))
-		} else if p.Info.Source == aggregator.Traced && p.HidesUnsafe() && !aggregator.HiddenOf(p, nil).Buffers {
+		} else if p.Info.Source == aggregator.Traced && !u.Found.Known() && !p.Hidden.Buffers {
 			add("unsafe", "unknown")
 		}
 		if n := c.UnmatchedFrees + c.Replaced + c.Odd; n > 0 {
@@ -284,10 +285,10 @@ func (v *holders) detail(r *holder) []text.Line {
 			add("verified", fmt.Sprintf("%s with the runtime's own accounts, %s ago with %s%s; %s predate tracing, %s repaired",
 				text.Times(a.Comparisons), ago, with, doubt, text.Digits(a.Found), text.Digits(a.Repaired)))
 		}
-		add("peaks", peaksOf(&p.Memory, aggregator.HiddenOf(p, nil), v.settings))
-		if h := &p.HostMemory; h.Peak > 0 {
-			add("host memory", fmt.Sprintf("%s resident, %s at most, %s when first read", text.Capacity(h.Bytes, v.settings.Exact, false),
-				text.Capacity(h.Peak, v.settings.Exact, false), text.Capacity(h.First, v.settings.Exact, false)))
+		add("peaks", peaksOf(&p.Memory, v.settings))
+		if h := &p.HostMemory; h.Peak().Known() {
+			add("host memory", fmt.Sprintf("%s resident, %s at most, %s when first read",
+				v.settings.roundOf(h.Bytes()), v.settings.roundOf(h.Peak()), v.settings.roundOf(h.First())))
 		}
 	} else {
 		add("traced", "no: it was not seen to use the runtime")

@@ -26,7 +26,7 @@ func TestReportedProcessesAreMarked(t *testing.T) {
 	s := fixture(1)
 	p := s.Processes[0]
 	p.PID, p.Info = 60001, aggregator.Process{Started: 9, Command: "manual.py", Source: aggregator.Reported}
-	p.CB = aggregator.CBUsage{Logical: exact.Of(100), Reported: 1} // on unknown cores
+	p.CB = aggregator.CBUsage{Logical: exact.Of(100), Reported: exact.Of(1)} // on unknown cores
 	s.Processes = append(s.Processes, p)
 	var b strings.Builder
 	if err := Text(&b, s, TextOptions{Width: 160}); err != nil {
@@ -38,8 +38,8 @@ func TestReportedProcessesAreMarked(t *testing.T) {
 	for _, c := range []struct {
 		usage aggregator.CBUsage
 		bound exact.Bound
-	}{{aggregator.EmptyCBUsage(), exact.Exact}, {p.CB, exact.Unknown}, {aggregator.CBUsage{Physical: exact.Bounded(5, exact.AtLeast), Logical: exact.Of(100), Reported: 1}, exact.AtLeast}} {
-		if a := programsOf(c.usage, aggregator.Hidden{}); a.used.Bound() != c.bound {
+	}{{aggregator.EmptyCBUsage(), exact.Exact}, {p.CB, exact.Unknown}, {aggregator.CBUsage{Physical: exact.Bounded(5, exact.AtLeast), Logical: exact.Of(100), Reported: exact.Of(1)}, exact.AtLeast}} {
+		if a := programsOf(c.usage); a.used.Bound() != c.bound {
 			t.Errorf("%+v: %+v", c.usage, a)
 		}
 	}

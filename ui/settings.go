@@ -49,8 +49,7 @@ func memoryNames() []string {
 }
 
 // amountOf returns a memory's use in the sizes that the settings show.
-func (o settings) amountOf(u aggregator.Usage, h aggregator.Hidden) amount {
-	u = u.Seen(h)
+func (o settings) amountOf(u aggregator.Usage) amount {
 	a := amount{used: u.Reserved, peak: u.PeakReserved}
 	if o.requested {
 		a = amount{used: u.Requested, peak: u.PeakRequested}
@@ -62,8 +61,7 @@ func (o settings) amountOf(u aggregator.Usage, h aggregator.Hidden) amount {
 }
 
 // programsOf returns the L1 used by circular and dataflow buffers and scratchpads. They have only one size.
-func programsOf(u aggregator.CBUsage, h aggregator.Hidden) amount {
-	u = u.Seen(h)
+func programsOf(u aggregator.CBUsage) amount {
 	return amount{used: u.Physical, peak: u.PeakPhysical}
 }
 

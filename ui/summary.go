@@ -26,7 +26,7 @@ func (f *frame) summary() {
 		var chip aggregator.Chip
 		for k := range s.Chips {
 			u := s.Chips[k].Memory[m]
-			a := o.amountOf(u, aggregator.Hidden{})
+			a := o.amountOf(u)
 			if _, known := a.peak.Exact(); !known { // a buffer's reserved size is at least its requested size
 				a.peak = a.peak.Max(u.PeakRequested)
 			}
@@ -56,7 +56,7 @@ func (f *frame) summary() {
 	name = "processes"
 	for _, x := range processes[:min(len(processes), summarized)] {
 		amounts := o.processAmounts(x)
-		allocs, _ := x.SeenCalls()
+		allocs := x.Counters.Allocs
 		add(name, text.Line{text.Strong.Span(fmt.Sprintf("%d ", x.PID)), text.Plain.Span(text.Clip(text.Command(x.Info.Command, o.ASCII), 40, g.Dots)),
 			text.Faint.Span(fmt.Sprintf("  DRAM %s, L1 %s, %s %s",
 				f.amountCell(amounts[metricDRAM]), f.amountCell(amounts[metricL1]), digitsOf(allocs, g),

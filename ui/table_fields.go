@@ -146,6 +146,11 @@ func (o settings) bytesOf(q exact.Quantity) text.Line {
 	return quantityLine(q, text.GlyphSet(o.ASCII), func(n uint64) string { return bytesCell(n, o).String() })
 }
 
+// roundOf returns a quantity of bytes as text, with as few digits as it has.
+func (o settings) roundOf(q exact.Quantity) text.Line {
+	return quantityLine(q, text.GlyphSet(o.ASCII), func(n uint64) string { return text.Capacity(n, o.Exact, false) })
+}
+
 // chipsField returns a field with chips. Its order has the rows with the most chips first.
 func chipsField[R any](s *state, rank int, chips func(*R) []aggregator.Chip) widget.Field[R] {
 	return widget.Field[R]{Name: "CHIPS", Least: 5, Rank: rank,

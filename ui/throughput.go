@@ -43,7 +43,7 @@ func (m *meter) add(at time.Time, s *aggregator.Snapshot) {
 	now := sample{at, s.Counters.Events, make(map[processID]uint64, len(s.Processes))}
 	for i := range s.Processes {
 		p := &s.Processes[i]
-		now.calls[idOf(p)] = p.Counters.Allocs + p.Counters.Frees
+		now.calls[idOf(p)] = p.Counters.Allocs.WithoutBound() + p.Counters.Frees.WithoutBound()
 	}
 	if n := len(m.samples); n > 0 {
 		if last := m.samples[n-1]; now.events < last.events || !at.After(last.at) {

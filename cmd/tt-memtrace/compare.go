@@ -75,8 +75,7 @@ func compareAll(l *live) []comparison {
 		for _, c := range p.Chips {
 			// Find it by the unique ID; the chip's number in the file is that of the process that opened the file last.
 			theirs := uses[uniques[c.Chip]] // nil if unknown
-			h := aggregator.HiddenOf(&p, &c)
-			asked := func(m aggregator.Memory) exact.Quantity { return c.Memory[m].Seen(h).Requested }
+			asked := func(m aggregator.Memory) exact.Quantity { return c.Memory[m].Requested }
 			add := func(memory string, traced exact.Quantity, of func(*shm.Use) uint64) {
 				one := comparison{PID: p.PID, Chip: c.Chip.Number, Memory: memory, Traced: export.Exactly(traced)}
 				if theirs != nil {
@@ -89,7 +88,7 @@ func compareAll(l *live) []comparison {
 			add("l1", asked(aggregator.L1), func(u *shm.Use) uint64 { return u.L1 })
 			add("l1_small", asked(aggregator.L1Small), func(u *shm.Use) uint64 { return u.L1Small })
 			add("trace", asked(aggregator.Trace), func(u *shm.Use) uint64 { return u.Trace })
-			add("circular_buffers", circularOn(c.Chip, programs).Unseen(h.Programs), func(u *shm.Use) uint64 { return u.CB })
+			add("circular_buffers", circularOn(c.Chip, programs).Unseen(c.Hidden.Programs), func(u *shm.Use) uint64 { return u.CB })
 		}
 	}
 	return list

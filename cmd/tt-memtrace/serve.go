@@ -131,14 +131,11 @@ func traced(s *aggregator.Snapshot) iter.Seq[*aggregator.ProcessSnapshot] {
 // totals returns a chip's totals in the protocol's form.
 func totals(c aggregator.ChipSnapshot) wire.Totals {
 	asked := func(m aggregator.Memory) uint64 { return c.Memory[m].Requested.WithoutBound() }
-	t := wire.Totals{
+	return wire.Totals{
 		DRAM: asked(aggregator.DRAM), L1: asked(aggregator.L1), Trace: asked(aggregator.Trace),
 		L1Small: asked(aggregator.L1Small) + asked(aggregator.SystemMemory), CB: c.CB.Logical.WithoutBound(),
+		Kernel: c.Kernel.Bytes.WithoutBound(),
 	}
-	for _, n := range c.Kernel.Bytes {
-		t.Kernel += n
-	}
-	return t
 }
 
 // Objects returns the live buffers and kernels of traced processes, one for each chip. It sets Incomplete if some may be missing.

@@ -354,9 +354,8 @@ func NewStatus(s *aggregator.Snapshot, at time.Time, host, version string) Statu
 		Events:  s.Counters.Events, Lost: s.Counters.Lost,
 		Chips: []StatusChip{}, Processes: []StatusProcess{}, Ended: []StatusProcess{},
 	}
-	hiders := aggregator.HidersOf(s)
 	for _, c := range s.Chips {
-		st.Chips = append(st.Chips, statusChip(c, hiders.On(&c), wall))
+		st.Chips = append(st.Chips, statusChip(c, wall))
 	}
 	for _, p := range s.Processes {
 		sp := statusProcess(p, wall)
@@ -433,43 +432,42 @@ func statusProcess(p aggregator.ProcessSnapshot, wall func(uint64) *time.Time) S
 		PID: p.PID, Source: p.Info.Source.String(), Command: known(p.Info.Command), Library: known(p.Info.Library),
 		BuildID: known(p.Info.BuildID), Release: known(p.Info.Release),
 		Container: known(p.Info.Container), Exact: p.Exact(), Reasons: statusReasons(p.Reasons, wall), Late: p.Late,
-		ImplicitFrees: p.Counters.ImplicitFrees, UnmatchedFrees: p.Counters.UnmatchedFrees,
+		ImplicitFrees: p.Counters.ImplicitFrees.WithoutBound(), UnmatchedFrees: p.Counters.UnmatchedFrees,
 		Replaced: p.Counters.Replaced, Odd: p.Counters.Odd,
 		Found: p.Agreement.Found, Repaired: p.Agreement.Repaired, Chips: []StatusChip{}, NotCovered: []string{},
 	}
 	if p.Info.Source == aggregator.Traced {
-		u := p.SeenUnsafe()
+		u := &p.Unsafe
 		sp.Unsafe = &StatusUnsafe{
 			Exactly(u.Buffers), Exactly(u.Bytes), Exactly(u.Overlapping), Exactly(u.OverlappingBytes), Exactly(u.Found),
 		}
 	}
 	sp.ExitStatus, sp.ExitSignal = ExitOf(p.Exit)
 	sp.LastLaunch = wall(p.LastLaunch)
-	if h := &p.HostMemory; h.Peak > 0 {
-		sp.HostMemory, sp.HostMemoryPeak, sp.HostMemoryFirst = &h.Bytes, &h.Peak, &h.First
-	}
+	h := &p.HostMemory
+	sp.HostMemory, sp.HostMemoryPeak, sp.HostMemoryFirst = Exactly(h.Bytes()), Exactly(h.Peak()), Exactly(h.First())
 	if p.Info.InnerPID != 0 {
 		sp.InnerPID = &p.Info.InnerPID
 	}
 	if p.Info.Source != aggregator.Sampled {
-		sp.Replays = &p.Counters.Replays
+		sp.Replays = seen(p.Counters.Replays)
 	}
 	if p.Info.Source != aggregator.FromSharedMemory {
-		sp.Buffers = Exactly(p.SeenBuffers())
-		sp.Allocs, sp.Frees = &p.Counters.Allocs, &p.Counters.Frees
+		sp.Buffers = Exactly(p.Buffers)
+		sp.Allocs, sp.Frees = seen(p.Counters.Allocs), seen(p.Counters.Frees)
 	}
 	if p.Info.NotCovered != "" {
 		sp.NotCovered = strings.Split(p.Info.NotCovered, ", ")
 	}
 	for _, c := range p.Chips {
-		sp.Chips = append(sp.Chips, statusChip(c, aggregator.HiddenOf(&p, &c), wall))
+		sp.Chips = append(sp.Chips, statusChip(c, wall))
 	}
 	for _, m := range Shown {
 		if u := p.Unplaced[m]; u.Buffers.Some() {
 			if sp.Unplaced == nil {
 				sp.Unplaced = map[string]StatusUse{}
 			}
-			sp.Unplaced[key(m)] = statusUse(u, aggregator.Hidden{})
+			sp.Unplaced[key(m)] = statusUse(u, false)
 		}
 	}
 	return sp
@@ -485,6 +483,12 @@ func Exactly(q exact.Quantity) *uint64 {
 	return nil
 }
 
+// seen is a number of what was seen since tracing began, as JSON has it: what was missed is not in it.
+func seen(q exact.Quantity) *uint64 {
+	n := q.WithoutBound()
+	return &n
+}
+
 // peak is a peak as JSON has it: nil if it is unknown, which is a lower bound too, otherwise with its bound beside it.
 func peak(q exact.Quantity) (number *uint64, atLeast, uncertain bool) {
 	n, b := q.Value()
@@ -494,7 +498,7 @@ func peak(q exact.Quantity) (number *uint64, atLeast, uncertain bool) {
 	return &n, b == exact.AtLeast, b == exact.Uncertain
 }
 
-func statusChip(c aggregator.ChipSnapshot, h aggregator.Hidden, wall func(uint64) *time.Time) StatusChip {
+func statusChip(c aggregator.ChipSnapshot, wall func(uint64) *time.Time) StatusChip {
 	sc := StatusChip{Chip: c.Chip.Number, Exact: c.Exact(), Reasons: statusReasons(c.Reasons, wall), PIDs: append([]uint32{}, c.PIDs...), Memory: map[string]StatusUse{}}
 	if c.Chip.Space != 0 {
 		sc.Private = &c.Chip.Space
@@ -505,15 +509,15 @@ func statusChip(c aggregator.ChipSnapshot, h aggregator.Hidden, wall func(uint64
 	if c.Board != "" {
 		sc.Card = &c.Board
 	}
-	if c.CB.TotalsOnly() {
+	if c.TotalsOnly {
 		sc.CBSum = Exactly(c.CB.Physical)
 	} else {
-		programs, kernels := statusPrograms(c.CB.Seen(h)), statusKernels(c.Kernel.Seen(h))
+		programs, kernels := statusPrograms(c.CB), statusKernels(c.Kernel)
 		kernels.Ring = statusRing(c.ConfigRing)
 		sc.Programs, sc.Kernels = &programs, &kernels
 	}
 	for _, m := range Shown {
-		sc.Memory[key(m)] = statusUse(c.Memory[m], h)
+		sc.Memory[key(m)] = statusUse(c.Memory[m], c.TotalsOnly)
 	}
 	return sc
 }
@@ -521,7 +525,7 @@ func statusChip(c aggregator.ChipSnapshot, h aggregator.Hidden, wall func(uint64
 func statusPrograms(u aggregator.CBUsage) StatusPrograms {
 	sp := StatusPrograms{
 		Physical: Exactly(u.Physical), Logical: Exactly(u.Logical), Programs: Exactly(u.Programs), Circular: Exactly(u.Circular), Dataflow: Exactly(u.Dataflow),
-		Scratchpads: Exactly(u.Scratchpads), Global: Exactly(u.Global), Reported: u.Reported, Top: Exactly(u.Top),
+		Scratchpads: Exactly(u.Scratchpads), Global: Exactly(u.Global), Reported: u.Reported.WithoutBound(), Top: Exactly(u.Top),
 	}
 	sp.PeakLogical, sp.PeaksAtLeast, sp.PeaksUncertain = peak(u.PeakLogical)
 	// A physical peak that is less certain lacks buffers whose cores are unknown.
@@ -534,7 +538,7 @@ func statusPrograms(u aggregator.CBUsage) StatusPrograms {
 	return sp
 }
 
-func statusKernels(u aggregator.KernelCounts) StatusKernels {
+func statusKernels(u aggregator.KernelUsage) StatusKernels {
 	return StatusKernels{
 		Programs: Exactly(u.Programs), Application: Exactly(u.Binaries[aggregator.ApplicationKernel]),
 		Fabric: Exactly(u.Binaries[aggregator.FabricKernel]), Dispatch: Exactly(u.Binaries[aggregator.DispatchKernel]),
@@ -543,19 +547,16 @@ func statusKernels(u aggregator.KernelCounts) StatusKernels {
 	}
 }
 
-func statusRing(r aggregator.ConfigRing) *StatusConfigRing {
-	switch {
-	case r.Capacity == 0:
+func statusRing(r aggregator.RingUsage) *StatusConfigRing {
+	capacity, known := r.Capacity.Exact()
+	if !known {
 		return nil
-	case r.Replayed, r.Unread:
-		return &StatusConfigRing{Address: r.Base, Capacity: r.Capacity}
 	}
-	return &StatusConfigRing{r.Base, r.Capacity, &r.Used, &r.Places}
+	return &StatusConfigRing{r.Base, capacity, Exactly(r.Used), Exactly(r.Places)}
 }
 
-func statusUse(u aggregator.Usage, h aggregator.Hidden) StatusUse {
-	totals := u.TotalsOnly()
-	u = u.Seen(h)
+// statusUse is the use of a memory, of which only the runtime's own totals may be known.
+func statusUse(u aggregator.Usage, totals bool) StatusUse {
 	su := StatusUse{Requested: Exactly(u.Requested), Buffers: Exactly(u.Buffers)}
 	if !totals {
 		su.Reserved = Exactly(u.Reserved)

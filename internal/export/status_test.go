@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -31,25 +32,25 @@ func TestStatus(t *testing.T) {
 func TestWhatIsUnknownIsNullAndNotZero(t *testing.T) {
 	unreserved := aggregator.EmptyUsage()
 	unreserved.Requested, unreserved.Buffers, unreserved.Reserved, unreserved.PeakReserved = exact.Of(5), exact.Of(1), exact.Quantity{}, exact.Quantity{}
-	use := statusUse(unreserved, aggregator.Hidden{})
+	use := statusUse(unreserved, false)
 	if use.Reserved != nil || use.PeakReserved != nil || use.Capacity != nil || use.Banks != nil || use.BankBytes != nil {
 		t.Errorf("%+v", use)
 	}
 	absent := aggregator.EmptyUsage()
 	absent.PeakReserved, absent.Banks = exact.Bounded(7, exact.AtLeast), aggregator.Banks{Known: true}
-	use = statusUse(absent, aggregator.Hidden{})
+	use = statusUse(absent, false)
 	if use.Reserved == nil || *use.Reserved != 0 || use.PeakReserved != nil || use.Capacity == nil || *use.Capacity != 0 || *use.Banks != 0 {
 		t.Errorf("nothing held, a peak that is not known, and no such memory: %+v", use)
 	}
 	all := aggregator.EmptyUsage()
 	all.Reserved, all.PeakReserved, all.Banks = exact.Of(3), exact.Of(4), aggregator.Banks{Known: true, Count: 12, Bytes: 1 << 30}
-	use = statusUse(all, aggregator.Hidden{})
+	use = statusUse(all, false)
 	if *use.Reserved != 3 || *use.PeakReserved != 4 || *use.Capacity != 12<<30 || *use.Banks != 12 || *use.BankBytes != 1<<30 {
 		t.Errorf("all known: %+v", use)
 	}
 	lower := aggregator.EmptyUsage()
 	lower.PeakRequested, lower.PeakReserved = exact.Bounded(8, exact.AtLeast), exact.Bounded(9, exact.AtLeast)
-	use = statusUse(lower, aggregator.Hidden{})
+	use = statusUse(lower, false)
 	if !use.PeaksAtLeast || *use.PeakRequested != 8 || *use.PeakReserved != 9 {
 		t.Errorf("sampled: %+v", use)
 	}
@@ -76,7 +77,7 @@ func TestWhatIsUnknownIsNullAndNotZero(t *testing.T) {
 // What the screen shows as unknown is null: nothing was seen, and a reason says that something may be there.
 func TestNothingSeenIsNullWhereSomethingMayBeMissing(t *testing.T) {
 	chip := func(pids []uint32, reasons ...aggregator.Reason) aggregator.ChipSnapshot {
-		c := aggregator.ChipSnapshot{PIDs: pids, Reasons: reasons, Memory: aggregator.EmptyUsages(), CB: aggregator.EmptyCBUsage()}
+		c := aggregator.ChipSnapshot{PIDs: pids, Reasons: reasons, Memory: aggregator.EmptyUsages(), CB: aggregator.EmptyCBUsage(), Kernel: aggregator.EmptyKernelUsage()}
 		for m := range c.Memory {
 			c.Memory[m].Banks = aggregator.Banks{Known: true, Count: 12, Bytes: 1 << 30}
 		}
@@ -105,9 +106,13 @@ func TestNothingSeenIsNullWhereSomethingMayBeMissing(t *testing.T) {
 		if c.reason != nil {
 			reasons = append(reasons, *c.reason)
 		}
-		p := aggregator.ProcessSnapshot{PID: 7, Late: c.late, Info: aggregator.Process{Source: c.source}, Reasons: reasons, Chips: []aggregator.ChipSnapshot{chip([]uint32{7}, reasons...)}}
+		p := aggregator.ProcessSnapshot{PID: 7, Late: c.late, Info: aggregator.Process{Source: c.source}, Reasons: reasons, Buffers: exact.Of(0), Chips: []aggregator.ChipSnapshot{chip([]uint32{7}, reasons...)}}
 		// A chip has only the first of many reasons: its process has them all.
-		st := NewStatus(&aggregator.Snapshot{Chips: []aggregator.ChipSnapshot{chip([]uint32{7})}, Processes: []aggregator.ProcessSnapshot{p}, Ended: []aggregator.ProcessSnapshot{p}}, wall(8e9), "", "")
+		ended := p
+		ended.Chips = slices.Clone(p.Chips)
+		s := &aggregator.Snapshot{Chips: []aggregator.ChipSnapshot{chip([]uint32{7})}, Processes: []aggregator.ProcessSnapshot{p}, Ended: []aggregator.ProcessSnapshot{ended}}
+		s.Hide()
+		st := NewStatus(s, wall(8e9), "", "")
 		of := func(what string, unknown bool, counts ...*uint64) {
 			t.Helper()
 			for i, n := range counts {
@@ -134,28 +139,26 @@ func TestNothingSeenIsNullWhereSomethingMayBeMissing(t *testing.T) {
 	// A peak of 0 that is only a lower bound is unknown, too.
 	nothing := aggregator.EmptyUsage()
 	nothing.PeakRequested, nothing.PeakReserved = exact.Bounded(0, exact.AtLeast), exact.Bounded(0, exact.AtLeast)
-	sampled := statusUse(nothing, aggregator.Hidden{})
+	sampled := statusUse(nothing, false)
 	if sampled.PeakRequested != nil || sampled.PeakReserved != nil || sampled.Requested == nil {
 		t.Errorf("sampled: %+v", sampled)
 	}
 	// The cores of what clients report are unknown.
-	reported := statusPrograms(aggregator.CBUsage{Logical: exact.Of(9), PeakLogical: exact.Of(9), Reported: 1})
+	reported := statusPrograms(aggregator.CBUsage{Logical: exact.Of(9), PeakLogical: exact.Of(9), Reported: exact.Of(1)})
 	if reported.Physical != nil || reported.PeakPhysical != nil || reported.Top != nil || *reported.Logical != 9 {
 		t.Errorf("reported: %+v", reported)
 	}
 }
 
 func TestUnknownPartsOfAConfigRing(t *testing.T) {
-	full := aggregator.ConfigRing{ID: 1, Base: 35168, Capacity: 70656, Used: 5000, Places: 2}
-	replayed := full
-	replayed.Replayed = true
-	unread := aggregator.ConfigRing{ID: 1, Base: full.Base, Capacity: full.Capacity, Unread: true}
-	for r, want := range map[aggregator.ConfigRing]string{
-		{}:                    `null`,
-		{ID: 1, Unread: true}: `null`,
-		full:                  `{"address":35168,"capacity_bytes":70656,"used_bytes":5000,"places":2}`,
-		replayed:              `{"address":35168,"capacity_bytes":70656,"used_bytes":null,"places":null}`,
-		unread:                `{"address":35168,"capacity_bytes":70656,"used_bytes":null,"places":null}`,
+	full := aggregator.RingUsage{ID: 1, Base: 35168, Capacity: exact.Of(70656), Used: exact.Of(5000), Places: exact.Of(2)}
+	unread := full
+	unread.Used, unread.Places = exact.Quantity{}, exact.Quantity{}
+	for r, want := range map[aggregator.RingUsage]string{
+		{}:      `null`,
+		{ID: 1}: `null`,
+		full:    `{"address":35168,"capacity_bytes":70656,"used_bytes":5000,"places":2}`,
+		unread:  `{"address":35168,"capacity_bytes":70656,"used_bytes":null,"places":null}`,
 	} {
 		if got, err := json.Marshal(statusRing(r)); err != nil || string(got) != want {
 			t.Errorf("%+v: %s, %v", r, got, err)
@@ -232,16 +235,16 @@ func TestReasons(t *testing.T) {
 
 // Unsafe buffers that nobody looked for are unknown, not 0. What was found is shown.
 func TestUnknownUnsafeIsNull(t *testing.T) {
-	before := []aggregator.Reason{{Code: exact.ReasonTracesBeforeAttach}}
+	none, two := exact.Of(0), exact.Of(2)
 	for name, c := range map[string]struct {
 		p    aggregator.ProcessSnapshot
 		want string
 	}{
-		"known":   {aggregator.ProcessSnapshot{}, `{"buffers":0,"bytes":0,"overlapping_buffers":0,"overlapping_bytes":0,"buffers_total":0}`},
-		"unknown": {aggregator.ProcessSnapshot{Reasons: before}, `{"buffers":null,"bytes":null,"overlapping_buffers":null,"overlapping_bytes":null,"buffers_total":null}`},
-		"some": {aggregator.ProcessSnapshot{Reasons: before, Unsafe: aggregator.UnsafeUsage{Buffers: 2, Bytes: 64}, Counters: aggregator.ProcessCounters{Unsafe: 3}},
+		"known": {aggregator.ProcessSnapshot{Unsafe: aggregator.UnsafeUsage{Buffers: none, Bytes: none, Overlapping: none, OverlappingBytes: none, Found: none}},
+			`{"buffers":0,"bytes":0,"overlapping_buffers":0,"overlapping_bytes":0,"buffers_total":0}`},
+		"unknown": {aggregator.ProcessSnapshot{}, `{"buffers":null,"bytes":null,"overlapping_buffers":null,"overlapping_bytes":null,"buffers_total":null}`},
+		"some": {aggregator.ProcessSnapshot{Unsafe: aggregator.UnsafeUsage{Buffers: two, Bytes: exact.Of(64), Found: exact.Of(3)}},
 			`{"buffers":2,"bytes":64,"overlapping_buffers":null,"overlapping_bytes":null,"buffers_total":3}`},
-		"late":    {aggregator.ProcessSnapshot{Late: true}, `{"buffers":null,"bytes":null,"overlapping_buffers":null,"overlapping_bytes":null,"buffers_total":null}`},
 		"sampled": {aggregator.ProcessSnapshot{Info: aggregator.Process{Source: aggregator.Sampled}}, `null`},
 	} {
 		got, err := json.Marshal(NewStatus(&aggregator.Snapshot{Processes: []aggregator.ProcessSnapshot{c.p}}, wall(0), "", "").Processes[0].Unsafe)
@@ -296,13 +299,12 @@ func FuzzTextIsInert(f *testing.F) {
 
 // What is not known of kernels is null, not a part of it.
 func TestKernelsOfUnknownSizeOrCores(t *testing.T) {
-	known := aggregator.KernelUsage{Binaries: [aggregator.NumKernelTypes]uint64{2, 1}, Bytes: [aggregator.NumKernelTypes]uint64{30, 4},
-		CoreBytes: [aggregator.NumKernelTypes]uint64{300, 8}, WithCores: 3}
-	if k := statusKernels(known.Seen(aggregator.Hidden{})); k.Bytes == nil || *k.Bytes != 34 || k.BytesOnCores == nil || *k.BytesOnCores != 308 {
+	known := aggregator.KernelUsage{Bytes: exact.Of(34), OnCores: exact.Of(308)}
+	if k := statusKernels(known); k.Bytes == nil || *k.Bytes != 34 || k.BytesOnCores == nil || *k.BytesOnCores != 308 {
 		t.Errorf("%+v", k)
 	}
-	known.WithCores = 2
-	if k := statusKernels(known.Seen(aggregator.Hidden{})); k.Bytes == nil || k.BytesOnCores != nil {
+	known.OnCores = exact.Bounded(300, exact.AtLeast)
+	if k := statusKernels(known); k.Bytes == nil || k.BytesOnCores != nil {
 		t.Errorf("with one on unknown cores: %+v", k)
 	}
 }

@@ -126,10 +126,9 @@ func (s *scrape) chips(r Reading) {
 	}
 	bottom := lowest(r)
 	device := devicesOf(r.Snapshot.Chips, r.Devices)
-	hiders := aggregator.HidersOf(r.Snapshot)
 	for i := range r.Snapshot.Chips {
 		c := &r.Snapshot.Chips[i]
-		h := hiders.On(c)
+		h := c.Hidden
 		at := s.places.of(c.Chip)
 		l := at.chip
 		s.device(c, device[c.Chip])
@@ -139,14 +138,12 @@ func (s *scrape) chips(r Reading) {
 		s.count(chipProcesses, l, uint64(len(c.PIDs)))
 		s.count(chipExact, l, one(c.Exact()))
 		for _, m := range export.Shown {
-			u := c.Memory[m].Seen(h)
+			u := &c.Memory[m]
 			l := at.memory[m]
 			s.exactly(requested, l, u.Requested)
 			s.exactly(peakRequested, l, u.PeakRequested)
 			s.exactly(buffers, l, u.Buffers)
-			if u.Buffers.Known() {
-				s.count(unreserved, l, u.Unreserved)
-			}
+			s.exactly(unreserved, l, u.Unreserved)
 			s.exactly(reserved, l, u.Reserved)
 			s.exactly(peakReserved, l, u.PeakReserved)
 			size, known := u.Capacity()
@@ -157,7 +154,7 @@ func (s *scrape) chips(r Reading) {
 				s.count(largestFree, l, n)
 			}
 		}
-		s.programs(c, l, h)
+		s.programs(c, l)
 	}
 }
 
@@ -168,8 +165,8 @@ type memory struct {
 }
 
 // programs sends what a chip's programs take.
-func (s *scrape) programs(c *aggregator.ChipSnapshot, l labels, h aggregator.Hidden) {
-	cb, kernels := c.CB.Seen(h), c.Kernel.Seen(h)
+func (s *scrape) programs(c *aggregator.ChipSnapshot, l labels) {
+	cb, kernels := &c.CB, &c.Kernel
 	s.exactly(cbPhysical, l, cb.Physical)
 	s.exactly(cbLogical, l, cb.Logical)
 	s.exactly(cbPeakPhysical, l, cb.PeakPhysical)

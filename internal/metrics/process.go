@@ -60,11 +60,11 @@ func (s *scrape) process(p *aggregator.ProcessSnapshot, n named) {
 	s.count(processLate, l, one(p.Late))
 	if p.Info.Source != aggregator.Sampled {
 		// What comes and goes between two looks is not counted, nor are launches.
-		s.count(processAllocs, l, p.Counters.Allocs)
-		s.count(processFrees, l, p.Counters.Frees)
-		s.count(processLaunches, l, p.Counters.Launches)
+		s.count(processAllocs, l, p.Counters.Allocs.WithoutBound())
+		s.count(processFrees, l, p.Counters.Frees.WithoutBound())
+		s.count(processLaunches, l, p.Counters.Launches.WithoutBound())
 	}
-	s.count(processImplicit, l, p.Counters.ImplicitFrees)
+	s.count(processImplicit, l, p.Counters.ImplicitFrees.WithoutBound())
 	s.count(processUnmatched, l, p.Counters.UnmatchedFrees)
 	s.count(processReplaced, l, p.Counters.Replaced)
 	s.count(processOdd, l, p.Counters.Odd)
@@ -73,10 +73,9 @@ func (s *scrape) process(p *aggregator.ProcessSnapshot, n named) {
 	s.count(processCompared, l, p.Agreement.Comparisons)
 	s.count(processRepaired, l, p.Agreement.Repaired)
 	s.processReasons(l, p.Reasons)
-	s.offChip(l, p, aggregator.HiddenOf(p, nil))
+	s.offChip(l, p, p.HostMemory.Bytes())
 	for i := range p.Chips {
-		c := &p.Chips[i]
-		s.onChip(l, c, aggregator.HiddenOf(p, c))
+		s.onChip(l, &p.Chips[i])
 	}
 }
 
@@ -98,17 +97,23 @@ func (s *scrape) processReasons(l labels, list []aggregator.Reason) {
 // others sends the sum over the processes. It omits their counters: as processes
 // come and go among them, the sums would fall.
 func (s *scrape) others(list []*aggregator.ProcessSnapshot) {
-	total := aggregator.ProcessSnapshot{Unplaced: aggregator.EmptyUsages()}
+	host := exact.Of(0)
+	total := aggregator.ProcessSnapshot{
+		Unplaced: aggregator.EmptyUsages(), Buffers: exact.Of(0), Kernel: aggregator.EmptyKernelUsage(),
+	}
 	isExact := true
 	chips := map[aggregator.Chip]*aggregator.ChipSnapshot{}
-	var hidden aggregator.Hidden
-	hiddenOn := map[aggregator.Chip]aggregator.Hidden{}
 	for _, p := range list {
-		hidden = hidden.And(aggregator.HiddenOf(p, nil))
-		total.Buffers += p.Buffers
-		total.HostMemory.Bytes += p.HostMemory.Bytes
+		total.Hidden = total.Hidden.And(p.Hidden)
+		// What is hidden makes a sum unknown if nothing was seen. Another sum is marked by the process's reason.
+		if p.Buffers.Known() || !p.Hidden.Buffers {
+			total.Buffers = total.Buffers.Add(p.Buffers)
+		}
+		if p.Kernel.Bytes.Known() || !p.Hidden.Programs {
+			total.Kernel.Bytes = total.Kernel.Bytes.Add(p.Kernel.Bytes)
+		}
+		host = host.Add(p.HostMemory.Bytes())
 		isExact = isExact && p.Exact()
-		total.Kernel.Add(&p.Kernel)
 		for m := range p.Unplaced {
 			total.Unplaced[m].Add(&p.Unplaced[m])
 		}
@@ -124,18 +129,22 @@ func (s *scrape) others(list []*aggregator.ProcessSnapshot) {
 				sum = &aggregator.ChipSnapshot{Chip: id, Memory: aggregator.EmptyUsages(), CB: aggregator.EmptyCBUsage()}
 				chips[id] = sum
 			}
+			sum.Hidden = sum.Hidden.And(c.Hidden)
 			for m := range c.Memory {
-				sum.Memory[m].Add(&c.Memory[m])
+				if u := &c.Memory[m]; u.Buffers.Known() || !c.Hidden.Buffers {
+					sum.Memory[m].Add(u)
+				}
 			}
-			sum.CB.Add(&c.CB)
-			hiddenOn[id] = hiddenOn[id].And(aggregator.HiddenOf(p, c))
+			if c.CB.Programs.Known() || !c.Hidden.Programs {
+				sum.CB.Add(&c.CB)
+			}
 		}
 	}
 	l := labels(nil).with("pid", other, "comm", "", "container", "", "pod", "")
 	s.count(processExact, l, one(isExact))
-	s.offChip(l, &total, hidden)
-	for id, c := range chips {
-		s.onChip(l, c, hiddenOn[id])
+	s.offChip(l, &total, host)
+	for _, c := range chips {
+		s.onChip(l, c)
 	}
 }
 
@@ -143,12 +152,10 @@ func (s *scrape) others(list []*aggregator.ProcessSnapshot) {
 const manySpaces = math.MaxUint32
 
 // offChip sends what belongs to a process, or to the sum of some, and to no single chip.
-func (s *scrape) offChip(l labels, p *aggregator.ProcessSnapshot, h aggregator.Hidden) {
-	s.exactly(processBuffers, l, exact.Of(p.Buffers).Unseen(h.Buffers))
-	if p.HostMemory.Bytes > 0 {
-		s.count(processHost, l, p.HostMemory.Bytes)
-	}
-	s.exactly(processKernels, l, p.Kernel.Seen(h).Bytes)
+func (s *scrape) offChip(l labels, p *aggregator.ProcessSnapshot, host exact.Quantity) {
+	s.exactly(processBuffers, l, p.Buffers.Unseen(p.Hidden.Buffers))
+	s.exactly(processHost, l, host)
+	s.exactly(processKernels, l, p.Kernel.Bytes.Unseen(p.Hidden.Programs))
 	for m := range p.Unplaced {
 		if u := &p.Unplaced[m]; u.Buffers.Some() {
 			s.exactly(processUnplaced, l.with("memory", name(aggregator.Memory(m))), u.Requested)
@@ -157,20 +164,20 @@ func (s *scrape) offChip(l labels, p *aggregator.ProcessSnapshot, h aggregator.H
 }
 
 // onChip sends a process's use of a chip, without memories that it never used.
-func (s *scrape) onChip(l labels, c *aggregator.ChipSnapshot, h aggregator.Hidden) {
+func (s *scrape) onChip(l labels, c *aggregator.ChipSnapshot) {
 	at := s.places.of(c.Chip)
 	for _, m := range export.Shown {
-		if !c.Memory[m].PeakRequested.Some() {
+		u := &c.Memory[m]
+		if !u.PeakRequested.Some() {
 			continue
 		}
-		u := c.Memory[m].Seen(h)
 		l := l.and(at.memory[m])
-		s.exactly(processRequested, l, u.Requested)
-		s.exactly(processReserved, l, u.Reserved)
+		s.exactly(processRequested, l, u.Requested.Unseen(c.Hidden.Buffers))
+		s.exactly(processReserved, l, u.Reserved.Unseen(c.Hidden.Buffers))
 	}
 	if c.CB.PeakLogical.Some() {
-		l, cb := l.and(at.chip), c.CB.Seen(h)
-		s.exactly(processCBPhysical, l, cb.Physical)
-		s.exactly(processCBLogical, l, cb.Logical)
+		l, cb := l.and(at.chip), &c.CB
+		s.exactly(processCBPhysical, l, cb.Physical.Unseen(c.Hidden.Programs))
+		s.exactly(processCBLogical, l, cb.Logical.Unseen(c.Hidden.Programs))
 	}
 }

@@ -213,8 +213,8 @@ func (row *Buffer) learn(b *aggregator.BufferSnapshot) {
 		row.Chips = append(row.Chips, int32(c.Number))
 		row.PrivateTo = private(c)
 	}
-	if b.Reserved > 0 {
-		row.Reserved, row.Bytes = number(b.Reserved), int64(b.Reserved)
+	if n, known := b.Reserved.Exact(); known {
+		row.Reserved, row.Bytes = number(n), int64(n)
 	}
 	if b.PerBank > 0 {
 		row.PerBank = number(b.PerBank)

@@ -31,10 +31,10 @@ var typeNames = map[reflect.Type]string{
 	reflect.TypeFor[aggregator.StaleEntries]():     "StaleEntries",
 	reflect.TypeFor[aggregator.HostMemory]():       "HostMemory",
 	reflect.TypeFor[aggregator.Kernel]():           "Kernel",
-	reflect.TypeFor[aggregator.KernelUsage]():      "KernelUsage",
+	reflect.TypeFor[aggregator.KernelTally]():      "KernelUsage",
 	reflect.TypeFor[aggregator.Opened]():           "Opened",
 	reflect.TypeFor[aggregator.Process]():          "Process",
-	reflect.TypeFor[aggregator.ProcessCounters]():  "ProcessCounters",
+	reflect.TypeFor[aggregator.ProcessTally]():     "ProcessCounters",
 	reflect.TypeFor[aggregator.ProcessSnapshot]():  "ProcessSnapshot",
 	reflect.TypeFor[exact.Quantity]():              "Quantity",
 	reflect.TypeFor[aggregator.Reason]():           "Reason",
@@ -44,7 +44,7 @@ var typeNames = map[reflect.Type]string{
 	reflect.TypeFor[aggregator.Stack]():            "Stack",
 	reflect.TypeFor[aggregator.RuntimeTotals]():    "RuntimeTotals",
 	reflect.TypeFor[aggregator.Unsafe]():           "Unsafe",
-	reflect.TypeFor[aggregator.UnsafeUsage]():      "UnsafeUsage",
+	reflect.TypeFor[aggregator.UnsafeTally]():      "UnsafeUsage",
 	reflect.TypeFor[aggregator.Usage]():            "Usage",
 }
 

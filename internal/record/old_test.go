@@ -54,14 +54,14 @@ func TestRecordingsMadeBefore(t *testing.T) {
 		got.launches, got.binaries = int(s.Counters.Launches), kinds[aggregator.KernelLoaded]
 		for _, p := range slices.Concat(s.Processes, s.Ended) {
 			dram := p.Memory[aggregator.DRAM]
-			got.allocs += int(p.Counters.Allocs)
+			got.allocs += int(p.Counters.Allocs.WithoutBound())
 			got.dram += number(dram.Requested)
 			got.dramReserved += number(dram.Reserved)
 			got.peakDRAM += number(dram.PeakRequested)
 			got.l1 += number(p.Memory[aggregator.L1].Requested)
 			got.cb += number(p.CB.Physical)
 			got.peakCB += number(p.CB.PeakPhysical)
-			got.buffers += p.Buffers
+			got.buffers += p.Buffers.WithoutBound()
 			got.programs += number(p.CB.Programs)
 		}
 		if got != want {

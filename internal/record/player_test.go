@@ -53,7 +53,7 @@ func TestMoveInAReplay(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if s := accounts.Snapshot(); len(s.Processes) == 1 {
-			return s.Processes[0].Buffers
+			return s.Processes[0].Buffers.WithoutBound()
 		}
 		return 0
 	}
@@ -181,7 +181,7 @@ func TestReplayOfADamagedRecording(t *testing.T) {
 	})
 	s := accounts.Snapshot()
 	gap := func(r aggregator.Reason) bool { return r.Code == exact.ReasonRecordingGap }
-	if !errors.Is(err, ErrDamaged) || len(s.Processes) != 1 || s.Processes[0].Buffers != 1 || !slices.ContainsFunc(s.Processes[0].Reasons, gap) {
+	if !errors.Is(err, ErrDamaged) || len(s.Processes) != 1 || !s.Processes[0].Buffers.Is(1) || !slices.ContainsFunc(s.Processes[0].Reasons, gap) {
 		t.Errorf("%v: %+v", err, s.Processes)
 	}
 }

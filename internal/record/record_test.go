@@ -46,7 +46,9 @@ func fill(rng *rand.Rand, v reflect.Value) {
 		v.SetMapIndex(key, reflect.Zero(v.Type().Elem()))
 	case reflect.Struct:
 		for i := range v.NumField() {
-			fill(rng, settable(v.Field(i)))
+			if isRecorded(v.Type().Field(i)) {
+				fill(rng, settable(v.Field(i)))
+			}
 		}
 	default:
 		panic("a field of kind " + v.Kind().String() + " is not recorded")

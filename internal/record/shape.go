@@ -68,6 +68,19 @@ func typesOf(t reflect.Type, into map[string][]member) {
 	}
 }
 
+// recordedIn lists the fields of each struct in recordings: put needs them for each object.
+var recordedIn = func() map[reflect.Type][]int {
+	all := map[reflect.Type][]int{}
+	for t := range typeNames {
+		for i := range t.NumField() {
+			if isRecorded(t.Field(i)) {
+				all[t] = append(all[t], i)
+			}
+		}
+	}
+	return all
+}()
+
 // put appends a value in its form.
 func put(b []byte, v reflect.Value) []byte {
 	switch v.Kind() {
@@ -101,7 +114,7 @@ func put(b []byte, v reflect.Value) []byte {
 			b = put(b, v.Index(i))
 		}
 	case reflect.Struct:
-		for i := range v.NumField() {
+		for _, i := range recordedIn[v.Type()] {
 			b = put(b, v.Field(i))
 		}
 	}

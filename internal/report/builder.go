@@ -395,8 +395,8 @@ func (h *liveBuffer) lowest() uint64 {
 
 // cost returns the bytes of a buffer on each chip: reserved or, if unknown, requested.
 func cost(b *aggregator.BufferSnapshot) uint64 {
-	if b.Reserved > 0 {
-		return b.Reserved
+	if n, known := b.Reserved.Exact(); known {
+		return n
 	}
 	return b.Size
 }

@@ -107,8 +107,7 @@ func (b *Builder) countsBuffers(pid uint32) bool {
 	s := b.accounts.Snapshot()
 	for i := range s.Processes {
 		if p := &s.Processes[i]; p.PID == pid {
-			hidden := aggregator.HiddenOf(p, nil)
-			return !hidden.Buffers && !hidden.Late && !slices.ContainsFunc(p.Unplaced[:], func(u aggregator.Usage) bool { return u.Buffers.Some() })
+			return !p.Hidden.Buffers && !p.Hidden.Late && !slices.ContainsFunc(p.Unplaced[:], func(u aggregator.Usage) bool { return u.Buffers.Some() })
 		}
 	}
 	return false

@@ -102,32 +102,24 @@ func (b *Builder) Report(f Facts) *Report {
 
 // unsurePeaks reports whether a peak of any chip may differ, because the use was not known at every moment.
 func unsurePeaks(s *aggregator.Snapshot) bool {
-	unsure := func(memory *[aggregator.NumMemories]aggregator.Usage, cb *aggregator.CBUsage) bool {
-		for m := range memory {
-			u := &memory[m]
-			_, requested := u.PeakRequested.Exact()
-			_, reserved := u.PeakReserved.Exact()
-			if !requested || u.PeakReserved.Known() && !reserved { // where no reserved size is known, the peak is of requested ones
+	unsure := func(c aggregator.ChipSnapshot) bool {
+		// The reasons that hide what was held are reported beside this.
+		known := func(q exact.Quantity, hidden bool) bool {
+			_, exactly := q.Exact()
+			return exactly || hidden && !q.Known()
+		}
+		for m := range c.Memory {
+			u := &c.Memory[m]
+			// If no reserved size is known, the peak is of requested ones.
+			if !known(u.PeakRequested, c.Hidden.Buffers) || u.PeakReserved.Known() && !known(u.PeakReserved, false) {
 				return true
 			}
 		}
-		_, known := cb.PeakLogical.Exact()
-		return !known
+		return !known(c.CB.PeakLogical, c.Hidden.Programs)
 	}
-	for i := range s.Chips {
-		if c := &s.Chips[i]; unsure(&c.Memory, &c.CB) {
-			return true
-		}
-	}
-	for i := range s.Ended { // chips of a process's own numbering end with it
-		p := &s.Ended[i]
-		for j := range p.Chips {
-			if c := &p.Chips[j]; unsure(&c.Memory, &c.CB) {
-				return true
-			}
-		}
-	}
-	return false
+	// Chips of a process's own numbering end with it.
+	ended := func(p aggregator.ProcessSnapshot) bool { return slices.ContainsFunc(p.Chips, unsure) }
+	return slices.ContainsFunc(s.Chips, unsure) || slices.ContainsFunc(s.Ended, ended)
 }
 
 func compareChips(x, y aggregator.Chip) int {
@@ -159,9 +151,8 @@ func (b *Builder) reportProcesses(r *Report) {
 			at := b.seconds(p.launched)
 			rp.LastLaunch = &at
 		}
-		if h := p.host; h.Peak > 0 {
-			rp.HostFirst, rp.HostPeak, rp.HostLast = &h.First, &h.Peak, &h.Bytes
-		}
+		host := &p.host
+		rp.HostFirst, rp.HostPeak, rp.HostLast = export.Exactly(host.First()), export.Exactly(host.Peak()), export.Exactly(host.Bytes())
 		r.Processes = append(r.Processes, rp)
 	}
 }

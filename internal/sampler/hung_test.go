@@ -50,7 +50,7 @@ func (s *sampling) follows(p *fixture.Process) {
 	for n := uint64(1); n <= 5; n++ {
 		fixture.Do(s.t, p, "alloc 64 0 0 0 4096 1024 %d", 64*n)
 		s.source.hurry()
-		s.await(fmt.Sprintf("it holds %d buffers", n), p.PID, func(got aggregator.ProcessSnapshot) bool { return got.Buffers == n })
+		s.await(fmt.Sprintf("it holds %d buffers", n), p.PID, func(got aggregator.ProcessSnapshot) bool { return got.Buffers.WithoutBound() == n })
 	}
 	s.t.Logf("five allocations were in the accounts after %v", time.Since(began).Round(time.Millisecond))
 	if got, _ := s.now(p.PID); slices.ContainsFunc(got.Reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonScanFailed }) {

@@ -108,7 +108,7 @@ func TestLooks(t *testing.T) {
 	check := func(what string, buffers, dram, l1 uint64) {
 		t.Helper()
 		got, ok := s.process(p.PID)
-		if !ok || got.Buffers != buffers || !got.Memory[aggregator.DRAM].Requested.Is(dram) || !got.Memory[aggregator.L1].Requested.Is(l1) {
+		if !ok || got.Buffers.WithoutBound() != buffers || !got.Memory[aggregator.DRAM].Requested.Is(dram) || !got.Memory[aggregator.L1].Requested.Is(l1) {
 			t.Fatalf("%s: %t, %d buffers, %+v", what, ok, got.Buffers, got.Memory)
 		}
 		if got.Info.Source != aggregator.Sampled {
@@ -287,7 +287,7 @@ func TestRingOnAPageThatIsNotThere(t *testing.T) {
 		want.ID, want.Base, want.Capacity = ring, 1000, 100
 		got, _ := s.process(p.PID)
 		for _, c := range got.Chips {
-			if c.ConfigRing != want {
+			if c.ConfigRing != want.Usage() {
 				t.Errorf("%s: chip %d: %+v, not %+v", what, c.Chip.Number, c.ConfigRing, want)
 			}
 		}
@@ -774,7 +774,7 @@ func TestAnotherProgramInTheProcess(t *testing.T) {
 	fixture.Do(t, p, "device 0 1")
 	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
 	s := sample(t, Options{PIDs: []uint32{p.PID}, Interval: 20 * time.Millisecond})
-	if got, ok := s.process(p.PID); !ok || got.Buffers != 1 {
+	if got, ok := s.process(p.PID); !ok || !got.Buffers.Is(1) {
 		t.Fatalf("%t, %+v", ok, got)
 	}
 	fixture.Do(t, p, "exec")
@@ -786,12 +786,12 @@ func TestAnotherProgramInTheProcess(t *testing.T) {
 	fixture.Do(t, p, "alloc 100 1 0 0 8192 1024 64")
 	fixture.Do(t, p, "alloc 100 1 0 0 8192 1024 65536")
 	var got aggregator.ProcessSnapshot
-	for began := time.Now(); got.Buffers != 2 && time.Since(began) < testPatience; {
+	for began := time.Now(); !got.Buffers.Is(2) && time.Since(began) < testPatience; {
 		got, _ = s.process(p.PID)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if ended := s.accounts.Snapshot().Ended; got.Buffers != 2 || len(ended) != 1 || ended[0].Memory[aggregator.DRAM].PeakRequested != exact.Bounded(4096, exact.AtLeast) {
+	if ended := s.accounts.Snapshot().Ended; !got.Buffers.Is(2) || len(ended) != 1 || ended[0].Memory[aggregator.DRAM].PeakRequested != exact.Bounded(4096, exact.AtLeast) {
 		t.Errorf("%d buffers, %d ended", got.Buffers, len(ended))
 	}
 }
@@ -818,10 +818,10 @@ func TestTwoCopiesOfTheRuntime(t *testing.T) {
 			}
 			marked := func(r aggregator.Reason) bool { return r.Code == exact.ReasonNotTraced && r.Detail == whyTwice }
 			var got aggregator.ProcessSnapshot
-			for began := time.Now(); (got.Buffers != 1 || !slices.ContainsFunc(got.Reasons, marked)) && time.Since(began) < testPatience; {
+			for began := time.Now(); (!got.Buffers.Is(1) || !slices.ContainsFunc(got.Reasons, marked)) && time.Since(began) < testPatience; {
 				got, _ = s.process(p.PID)
 			}
-			if got.Buffers != 1 || !slices.ContainsFunc(got.Reasons, marked) {
+			if !got.Buffers.Is(1) || !slices.ContainsFunc(got.Reasons, marked) {
 				t.Errorf("%s%s: %d buffers, marked with %+v", used, how, got.Buffers, got.Reasons)
 			}
 			s.stop()
@@ -852,7 +852,7 @@ func TestTwoSegmentsOfCode(t *testing.T) {
 	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
 	s := sample(t, Options{PIDs: []uint32{p.PID}, Interval: 20 * time.Millisecond})
 	got, _ := s.process(p.PID)
-	if len(got.Reasons) != 1 || got.Reasons[0].Code != exact.ReasonSampled || got.Buffers != 1 {
+	if len(got.Reasons) != 1 || got.Reasons[0].Code != exact.ReasonSampled || !got.Buffers.Is(1) {
 		t.Errorf("%d buffers, marked with %+v", got.Buffers, got.Reasons)
 	}
 }
@@ -871,7 +871,7 @@ func TestAnotherProcessAtTheSameAddresses(t *testing.T) {
 		use(0, 1, 8192)
 		s := sample(t, Options{Follow: uint32(os.Getpid()), Interval: 20 * time.Millisecond})
 		before, ok := s.process(pid)
-		if !ok || before.Buffers != 1 {
+		if !ok || !before.Buffers.Is(1) {
 			t.Fatalf("%t, %+v", ok, before)
 		}
 		child := 0
@@ -891,7 +891,7 @@ func TestAnotherProcessAtTheSameAddresses(t *testing.T) {
 		for began := time.Now(); (len(got.Chips) != 1 || got.Chips[0].Chip.Number != 3) && time.Since(began) < testPatience; {
 			got, _ = s.process(pid)
 		}
-		if d := got.Memory[aggregator.DRAM]; got.Buffers != 1 || !d.Requested.Is(4096) || d.PeakRequested != exact.Bounded(4096, exact.AtLeast) || len(got.Chips) != 1 ||
+		if d := got.Memory[aggregator.DRAM]; !got.Buffers.Is(1) || !d.Requested.Is(4096) || d.PeakRequested != exact.Bounded(4096, exact.AtLeast) || len(got.Chips) != 1 ||
 			how == "begin" && got.Info.Started == before.Info.Started {
 			t.Errorf("%s: %d buffers, %+v, chips %+v, started %d and %d", how, got.Buffers, d, got.Chips, before.Info.Started, got.Info.Started)
 		}

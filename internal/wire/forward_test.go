@@ -257,7 +257,7 @@ func (w *world) want(size Size) []Totals {
 			*t.memory(uint8(m)) += number(c.Memory[m].Requested)
 		}
 		if size.Knows(CBAlloc) {
-			t.CB, t.Kernel = number(c.CB.Logical), c.Kernel.Bytes[0]+c.Kernel.Bytes[1]+c.Kernel.Bytes[2]
+			t.CB, t.Kernel = number(c.CB.Logical), number(c.Kernel.Bytes)
 		}
 	}
 	return list
@@ -779,7 +779,7 @@ func (w *world) without(pid uint32, size Size) []Totals {
 				*t.memory(uint8(m)) -= number(c.Memory[m].Requested)
 			}
 			t.CB -= number(c.CB.Logical)
-			t.Kernel -= c.Kernel.Bytes[0] + c.Kernel.Bytes[1] + c.Kernel.Bytes[2]
+			t.Kernel -= number(c.Kernel.Bytes)
 		}
 	}
 	return list

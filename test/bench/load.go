@@ -123,7 +123,7 @@ func (f *fixtures) reading(b *burst, threads int, o tracer.Options, produce func
 		b.stacksLost = c.Lost[bpf.MemtraceTtKindTT_STACK]
 	}
 	// All that was allocated is freed: the accounts are right when they have nothing.
-	for !s.Exact() || s.Processes[0].Buffers > 0 {
+	for !s.Exact() || s.Processes[0].Buffers.Some() {
 		if time.Since(produced) > patience {
 			return fmt.Errorf("the accounts did not become right again: %+v", s.Processes[0])
 		}

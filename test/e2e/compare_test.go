@@ -222,7 +222,7 @@ func (tr *trace) fromRuntime(pid int, m rig.Message) (wrong []string) {
 				continue
 			}
 			u, name := c.Memory[memory], memory.String()
-			if u.Unreserved != 0 || !u.Reserved.Is(reserved[name]) {
+			if u.Unreserved.Some() || !u.Reserved.Is(reserved[name]) {
 				report("chip %d %s: %d bytes reserved (%d buffers unknown), the runtime says %d", chip, name, u.Reserved, u.Unreserved, reserved[name])
 			}
 			if want, others := asked(m, chip, name); others == 0 && !u.Requested.Is(want) || sizeOf(u.Requested) < want {

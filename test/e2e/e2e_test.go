@@ -279,7 +279,7 @@ func (tr *trace) compare(pid int, m rig.Message) {
 func (tr *trace) awaitSizes(pid int) {
 	tr.becomes(func() bool {
 		p, _ := tr.process(pid)
-		unsized := func(u aggregator.Usage) bool { return u.Unreserved > 0 }
+		unsized := func(u aggregator.Usage) bool { return u.Unreserved.Some() }
 		marked := func(r aggregator.Reason) bool { return r.Code == exact.ReasonReservedUnknown }
 		return !slices.ContainsFunc(p.Memory[:], unsized) && !slices.ContainsFunc(p.Reasons, marked)
 	})
@@ -327,7 +327,7 @@ func TestCapacitiesBeforeTheFirstBuffer(t *testing.T) {
 	m := next(t, w, rig.EventRest)
 	tr.compare(w.PID(), m)
 	p, ok := tr.process(w.PID())
-	if !ok || len(p.Chips) != len(w.Chip) || p.Counters.Allocs > 0 || p.Info.NotCovered != "" {
+	if !ok || len(p.Chips) != len(w.Chip) || p.Counters.Allocs.Some() || p.Info.NotCovered != "" {
 		t.Errorf("in the accounts: %t: %+v", ok, p)
 	}
 	for _, c := range p.Chips {
@@ -407,7 +407,7 @@ func (tr *trace) nothing(pid int) {
 			if others {
 				continue // traced system-wide beside processes that are not the test's
 			}
-			if !u.Requested.Is(0) || !u.Reserved.Is(0) || !u.Buffers.Is(0) || u.Unreserved != 0 {
+			if !u.Requested.Is(0) || !u.Reserved.Is(0) || !u.Buffers.Is(0) || !u.Unreserved.Is(0) {
 				tr.t.Errorf("after closing, chip %d %v holds %+v", c.Chip.Number, aggregator.Memory(m), u)
 			}
 		}

@@ -96,9 +96,7 @@ func expected(s *aggregator.Snapshot, size wire.Size, devices int) map[uint32]wi
 		}
 		if size.Knows(wire.CBAlloc) {
 			t.CB = sizeOf(c.CB.Logical)
-			for _, n := range c.Kernel.Bytes {
-				t.Kernel += n
-			}
+			t.Kernel = sizeOf(c.Kernel.Bytes)
 		}
 		all[c.Chip.Number] = t
 	}

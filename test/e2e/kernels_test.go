@@ -120,7 +120,7 @@ func TestKernelsEqualTheRuntimes(t *testing.T) {
 						t.Errorf("%s: there still are the programs %+v", event, all)
 					}
 					for _, c := range tr.snapshot().Chips {
-						if c.Kernel != (aggregator.KernelUsage{}) {
+						if c.Kernel != aggregator.EmptyKernelUsage() {
 							t.Errorf("%s: chip %d still has %+v", event, c.Chip.Number, c.Kernel)
 						}
 					}
@@ -220,24 +220,32 @@ func (tr *trace) noneLost() {
 // sumOfKernels checks that each chip has the sum of its programs.
 func (tr *trace) sumOfKernels(all []aggregator.ProgramSnapshot) {
 	tr.t.Helper()
-	want := map[aggregator.Chip]aggregator.KernelUsage{}
+	type sum struct {
+		programs, bytes, onCores uint64
+		binaries                 [aggregator.NumKernelTypes]uint64
+	}
+	want := map[aggregator.Chip]sum{}
 	for _, p := range all {
 		for _, c := range p.Loaded {
 			u := want[c]
-			u.Programs++
+			u.programs++
 			for _, k := range p.Kernels {
-				u.Binaries[k.Type]++
-				u.Bytes[k.Type] += k.Bytes
-				if k.Sized && k.Cores > 0 {
-					u.CoreBytes[k.Type] += k.Bytes * k.Cores
-					u.WithCores++
+				u.binaries[k.Type]++
+				u.bytes += k.Bytes
+				if k.Sized {
+					u.onCores += k.Bytes * k.Cores
 				}
 			}
 			want[c] = u
 		}
 	}
 	for _, c := range tr.snapshot().Chips {
-		if c.Kernel != want[c.Chip] {
+		k := &c.Kernel
+		got := sum{sizeOf(k.Programs), sizeOf(k.Bytes), sizeOf(k.OnCores), [aggregator.NumKernelTypes]uint64{}}
+		for t, n := range k.Binaries {
+			got.binaries[t] = sizeOf(n)
+		}
+		if got != want[c.Chip] {
 			tr.t.Errorf("chip %d: %+v, its programs have %+v", c.Chip.Number, c.Kernel, want[c.Chip])
 		}
 	}
@@ -434,13 +442,14 @@ func (tr *trace) compareRings(r reader, programs []aggregator.ProgramSnapshot) (
 			used += r.u32(r.u64(r.u64(ring.ID+0x30)+24*first) + 4)
 			n++
 		}
-		if ring.Base != base || ring.Capacity != end-base || ring.Used != used || ring.Used == 0 || ring.Places != n || ring.Replayed {
+		want := aggregator.ConfigRing{ID: ring.ID, Base: base, Capacity: end - base, Used: used, Places: n}
+		if used == 0 || ring != want.Usage() {
 			t.Errorf("chip %d: ring %+v; the runtime's is from %d to %d and has %d bytes of %d places in use", c.Chip.Number, ring, base, end, used, n)
 		}
 		// Behind it lies what programs place.
 		for _, p := range programs {
 			for _, cb := range p.Placed {
-				if cb.Kind != aggregator.GlobalCircular && cb.Address < ring.Base+ring.Capacity {
+				if cb.Kind != aggregator.GlobalCircular && cb.Address < end {
 					t.Errorf("a buffer at %#x lies in the ring, %+v", cb.Address, ring)
 				}
 			}

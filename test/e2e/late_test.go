@@ -115,7 +115,7 @@ func TestForkedWorkersOfParentsThatOpenDevices(t *testing.T) {
 			next(t, w, "ready")
 			late := start(t, tracer.Options{PIDs: pids})
 			late.sync()
-			if p, known := late.process(w.PID()); known && (p.Buffers != 0 || !p.Exact()) {
+			if p, known := late.process(w.PID()); known && (p.Buffers.Some() || !p.Exact()) {
 				t.Errorf("the parent: %+v, reasons %v", p.Memory, p.Reasons)
 			}
 			for pid, memories := range workers {
@@ -125,7 +125,7 @@ func TestForkedWorkersOfParentsThatOpenDevices(t *testing.T) {
 					t.Errorf("worker %d: reasons %v", pid, p.Reasons)
 				}
 				if parent == "copied" {
-					if p.Buffers != 0 && p.Exact() {
+					if p.Buffers.Some() && p.Exact() {
 						t.Errorf("worker %d has %d buffers of its parent", pid, p.Buffers)
 					}
 					continue
@@ -139,7 +139,7 @@ func TestForkedWorkersOfParentsThatOpenDevices(t *testing.T) {
 							t.Errorf("worker %d, %v on chip %d: %+v, want %+v", pid, m, c.Chip.Number, got, want)
 						}
 					}
-					if h := aggregator.HiddenOf(&p, &c); known && (h.Buffers || h.Programs) {
+					if h := c.Hidden; known && (h.Buffers || h.Programs) {
 						t.Errorf("worker %d, chip %d: %+v", pid, c.Chip.Number, h)
 					}
 				}

@@ -46,7 +46,7 @@ func TestStrippedRuntime(t *testing.T) {
 			for _, c := range p.Chips {
 				list = append(list, fmt.Sprintf("chip %d: programs %d and %d, kernels %d, DRAM %d, ring %d of %d", c.Chip.Number,
 					c.CB.Physical, c.CB.Logical, c.Kernel.Bytes, c.Memory[aggregator.DRAM].Reserved, c.ConfigRing.Used, c.ConfigRing.Capacity))
-				if c.ConfigRing.Used == 0 {
+				if !c.ConfigRing.Used.Some() {
 					t.Errorf("%v: chip %d has no kernel-config ring", env, c.Chip.Number)
 				}
 			}

@@ -51,7 +51,7 @@ func TestUnsafeUnderATrace(t *testing.T) {
 		}
 		if p, _ := tr.process(w.PID()); command == "release" {
 			resident, ok := proc.ResidentMemory(uint32(w.PID()))
-			if h := p.HostMemory.Bytes; !ok || h == 0 || max(h, resident)-min(h, resident) > resident/10 {
+			if h := p.HostMemory.Bytes().WithoutBound(); !ok || h == 0 || max(h, resident)-min(h, resident) > resident/10 {
 				t.Errorf("%d bytes are resident, by the accounts %+v", resident, p.HostMemory)
 			}
 		}
@@ -202,7 +202,7 @@ func TestUnsafeAfterALateAttach(t *testing.T) {
 		unknown bool
 	}{"open": {opened, false}, "captured": {captured, false}, "allocated": {allocated, true}} {
 		p, _ := c.process(pid)
-		if before(c.trace) != c.unknown || p.HidesUnsafe() != c.unknown || p.Unsafe.Buffers != 0 {
+		if before(c.trace) != c.unknown || p.HidesUnsafe() != c.unknown || p.Unsafe.Buffers.Some() {
 			t.Errorf("attached at %s: reasons %v, %+v", when, p.Reasons, p.Unsafe)
 		}
 	}
