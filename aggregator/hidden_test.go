@@ -12,7 +12,8 @@ import (
 func TestShownNumbersAreQuantities(t *testing.T) {
 	sure := map[string]bool{
 		// What identifies something, and times.
-		"PID": true, "InnerPID": true, "Started": true, "UniqueID": true, "ID": true, "Base": true, "Space": true, "Number": true,
+		"PID": true, "InnerPID": true, "Started": true, "UniqueID": true,
+		"ID": true, "Base": true, "Space": true, "Number": true,
 		"Time": true, "Since": true, "Last": true, "LastLaunch": true, "At": true, "X": true, "Y": true, "PIDs": true,
 		"Source": true, "Status": true, "Signal": true,
 		// The size of a memory; its Known is read with it. What a comparison did, and what the tracer noticed.
