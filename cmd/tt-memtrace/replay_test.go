@@ -312,7 +312,7 @@ func TestSeveralRecordings(t *testing.T) {
 		{"one is missing in a file of both", []string{joined(t, one, three)}, exitLost, true, map[uint32]uint64{1: 3}, 1},
 		{"all in one file", []string{joined(t, one, two, three)}, exitFine, true, map[uint32]uint64{1: 3}, 1},
 		{"of another run", []string{one, two, three, other}, exitFine, true, map[uint32]uint64{2: 1}, 2},
-		{"of another run after one that was cut", []string{cut, other}, exitLost, true, map[uint32]uint64{2: 1}, 2},
+		{"another run after a cut one", []string{cut, other}, exitLost, true, map[uint32]uint64{2: 1}, 2},
 		{"of two others", []string{other, one, again, three, two}, exitFailed, false, nil, 3},
 		{"at the same time", []string{one, two, three, again}, exitFailed, false, nil, 2},
 	} {

@@ -198,8 +198,8 @@ func onlyCommand(cmd *cobra.Command, args []string) error {
 		return fmt.Errorf("%w: unexpected argument %q; to trace a process: %s -p %d\nsee '%s --help'", errUsage, args[0], path, pid, path)
 	}
 	if from := cmd.Flags().Lookup("from"); meant == "" && from != nil && from.Changed {
-		return fmt.Errorf("%w: unexpected argument %q; each recording has a flag: --from FILE --from %s\nsee '%s --help'",
-			errUsage, args[0], shellWords(args[:1]), path)
+		return fmt.Errorf("%w: unexpected argument %q; each recording has a flag: --from FILE --from %s\n"+
+			"see '%s --help'", errUsage, args[0], shellWords(args[:1]), path)
 	}
 	return fmt.Errorf("%w: unknown command %q; %sto trace a program, put it after --: %s -- %s\nsee '%s --help'",
 		errUsage, args[0], meant, path, shellWords(args), path)

@@ -56,8 +56,8 @@ type Player struct {
 	returns, shown uint64
 	// current is the header of the recording that is read now.
 	current Header
-	// missing are events to deliver between two recordings, because what happened in between is missing. cut: the one
-	// before was not closed.
+	// missing are events to deliver between two recordings, because what happened in between is missing. cut: the
+	// previous recording was not closed.
 	missing []aggregator.Event
 	cut     bool
 	last    uint64
@@ -124,7 +124,8 @@ func (p *Player) follow(h *Header) error {
 		return nil
 	}
 	if h.Host != host {
-		return fmt.Errorf("reading %s: it is of another host than the previous recording: replay them separately", p.name())
+		return fmt.Errorf("reading %s: it is of another host than the previous recording: replay them separately",
+			p.name())
 	}
 	if h.Monotonic < p.last {
 		return fmt.Errorf("reading %s: it begins before the previous recording ends, or the host rebooted between them: replay them separately", p.name())
@@ -134,8 +135,9 @@ func (p *Player) follow(h *Header) error {
 		p.opts.Notice(p.name() + " does not continue the previous recording: the events between them are missing")
 		p.missing = []aggregator.Event{{Kind: aggregator.Lost, Time: p.last, Anyone: true}}
 	} else {
-		p.opts.Notice(fmt.Sprintf("%s is a separate recording, begun %v after the previous one ended: the accounts start over",
-			p.name(), time.Duration(h.Monotonic-p.last).Round(100*time.Millisecond)))
+		pause := time.Duration(h.Monotonic - p.last).Round(100 * time.Millisecond)
+		p.opts.Notice(fmt.Sprintf("%s is a separate recording, begun %v after the previous one ended: "+
+			"the accounts start over", p.name(), pause))
 	}
 	if off := h.Began.Sub(p.header.Wall(h.Monotonic)); off.Abs() > clockSet {
 		p.opts.Notice(fmt.Sprintf("%s: the host was suspended, or its clock was set: times are off by %v from here on", p.name(), off.Round(time.Second)))
