@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/bpf"
 	"tt-memtrace/internal/proc"
 )
 
@@ -44,6 +45,13 @@ type resized struct {
 	time uint64
 	// next is the age at which it is read next.
 	next time.Duration
+}
+
+// resizes handles the beginning of a change of an allocator's memories.
+func (r *run) resizes(rec record, e *bpf.MemtraceTtObject) {
+	if rec.p != nil {
+		rec.p.resized[e.Object] = resized{rec.time, firstAsked}
+	}
 }
 
 // readResized reads the capacities of the resized allocators that are due or, with now, of all.

@@ -12,13 +12,11 @@ import (
 
 // circularBuffer handles a record of a circular buffer. A buffer with many core ranges takes several records, of one
 // thread and in order. A missing one is counted as lost, and the rest of the buffer is dropped.
-func (r *run) circularBuffer(from origin, library uint8, b []byte) {
+func (r *run) circularBuffer(rec record) {
 	const fixed = int(unsafe.Sizeof(bpf.MemtraceTtCb{}))
-	if len(b) < fixed {
-		return
-	}
+	from, p, b := rec.origin, rec.p, rec.bytes
+	known := p != nil
 	e := (*bpf.MemtraceTtCb)(unsafe.Pointer(&b[0]))
-	p, known := r.process(from, library)
 	if known {
 		p.touch(e.Program)
 	}

@@ -17,7 +17,6 @@ import (
 // closing is a device that began to close.
 type closing struct {
 	origin
-	library uint8
 	// allocator is the device's, 0 if unknown.
 	allocator uint64
 	// above maps the meshes that close with the device, though no probe is hit for them, to their allocators (0 if
@@ -39,8 +38,13 @@ const (
 )
 
 // closes handles the beginning of a device's close.
-func (r *run) closes(p *traced, from origin, library uint8, device uint64) {
-	c := &closing{origin: from, library: library, next: time.Now().Add(firstClosed), wait: firstClosed, above: map[uint64]uint64{}}
+func (r *run) closes(rec record, e *bpf.MemtraceTtObject) {
+	p, device := rec.p, e.Object
+	if p == nil {
+		r.emit(aggregator.Event{Kind: aggregator.DeviceClose, PID: rec.pid, TID: rec.tid, Time: rec.time, Device: device})
+		return
+	}
+	c := &closing{origin: rec.origin, next: time.Now().Add(firstClosed), wait: firstClosed, above: map[uint64]uint64{}}
 	if before := p.closing[device]; before != nil { // the earlier close failed, or this one is reported twice
 		c.allocator, c.above = before.allocator, before.above
 	}
@@ -54,7 +58,7 @@ func (r *run) closes(p *traced, from origin, library uint8, device uint64) {
 	}
 	p.closing[device] = c
 	if len(p.closing) > maxAsked || !p.IsOpen(device) {
-		r.closed(p, device, from.time)
+		r.closed(p, device, rec.time)
 	}
 }
 
@@ -90,7 +94,8 @@ func (r *run) closed(p *traced, device, at uint64) {
 	from.time = at
 	for mesh, allocator := range c.above {
 		if p.allocators[allocator] {
-			r.object(from, bpf.MemtraceTtKindTT_ALLOCATOR_GONE, c.library, allocator)
+			r.processOf(from)
+			r.allocatorEnds(p, from, allocator)
 		}
 		r.notOpen(p, from, mesh, c.origin.time)
 	}

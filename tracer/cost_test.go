@@ -106,20 +106,16 @@ func bytesOf[T any](v *T) []byte {
 func TestReadingABufferAllocatesNothing(t *testing.T) {
 	const pid, device, allocator, buffer = 7, 0x100, 0x101, 0x200
 	accounts := aggregator.New()
-	r := &run{
-		t:      &Tracer{},
-		stacks: newStacks(),
-		processes: processes{pid: {stage: joined, traced: &traced{
-			of:         &attachment{},
-			devices:    map[uint64][]aggregator.Chip{device: {{Number: 0}}},
-			allocators: map[uint64]bool{allocator: true},
-		}}},
-		sink: func(events []aggregator.Event) {
-			for i := range events {
-				accounts.Apply(&events[i])
-			}
-		},
-	}
+	r := newRun(&Tracer{}, func(events []aggregator.Event) {
+		for i := range events {
+			accounts.Apply(&events[i])
+		}
+	})
+	r.processes[pid] = &process{stage: joined, traced: &traced{
+		of:         &attachment{},
+		devices:    map[uint64][]aggregator.Chip{device: {{Number: 0}}},
+		allocators: map[uint64]bool{allocator: true},
+	}}
 	chips := []aggregator.Chip{{Number: 0}}
 	r.emit(aggregator.Event{Kind: aggregator.ProcessStart, PID: pid, Time: 1})
 	r.emit(aggregator.Event{Kind: aggregator.DeviceOpen, PID: pid, Time: 2, Device: device, Opened: &aggregator.Opened{Chips: chips}})

@@ -7,9 +7,65 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/aggregator/exact"
+	"tt-memtrace/bpf"
 	"tt-memtrace/internal/inspect"
 	"tt-memtrace/internal/memory"
 )
+
+func (r *run) recordsOfDevices() []recordKind {
+	close := takes(bpf.MemtraceTtKindTT_DEVICE_CLOSE, r.closes)
+	gone := takes(bpf.MemtraceTtKindTT_ALLOCATOR_GONE, r.allocatorGone)
+	close.from, gone.from = tracedProcess, tracedProcess
+	return []recordKind{
+		takes(bpf.MemtraceTtKindTT_DEVICE_OPEN, r.opens),
+		close,
+		gone,
+		takes(bpf.MemtraceTtKindTT_RESIZED, r.resizes),
+	}
+}
+
+// opens handles the beginning of a device's opening.
+func (r *run) opens(rec record, e *bpf.MemtraceTtObject) {
+	p, device := rec.p, e.Object
+	if p == nil {
+		return
+	}
+	r.endsAt(p, device, rec.time) // whatever was at this address before is gone
+	p.touch(device)
+	p.notAbove(device)
+	delete(p.devices, device)
+	delete(p.meshes, device)
+	delete(p.waiting, device)
+	delete(p.closed, device)
+	// If the device is not complete yet, its first buffer asks again.
+	if d, err := r.chipsOf(p, device); err == nil {
+		r.opened(p, rec.origin, device, d)
+	}
+	p.awaitCapacity(device)
+}
+
+// allocatorGone handles the end of an allocator.
+func (r *run) allocatorGone(rec record, e *bpf.MemtraceTtObject) {
+	r.allocatorEnds(rec.p, rec.origin, e.Object)
+}
+
+func (r *run) allocatorEnds(p *traced, from origin, allocator uint64) {
+	if p != nil {
+		r.dropAllocator(p, from, allocator)
+		p.touch(allocator)
+	}
+	r.emit(aggregator.Event{Kind: aggregator.AllocatorGone, PID: from.pid, TID: from.tid, Time: from.time, Allocator: allocator})
+}
+
+// dropAllocator forgets an allocator that ended.
+func (r *run) dropAllocator(p *traced, from origin, allocator uint64) {
+	r.endsAt(p, allocator, from.time)
+	delete(p.allocators, allocator)
+	delete(p.unknownCapacities, allocator)
+	delete(p.resized, allocator)
+	delete(p.deviceOf, allocator)
+	p.forgetBanks(allocator)
+}
 
 // know emits the descriptions of a buffer's device and allocator unless that was done.
 func (r *run) know(p *traced, from origin, device, allocator uint64) {

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unsafe"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
@@ -21,14 +20,15 @@ func (a *attachment) notCovered() []string {
 	return list
 }
 
+func (r *run) recordsOfFailures() []recordKind {
+	return []recordKind{takes(bpf.MemtraceTtKindTT_REFUSED, r.allocationFailed)}
+}
+
 // allocationFailed turns a message that the runtime is about to throw into an event, if it is about an allocation or
 // a program that found no room.
-func (r *run) allocationFailed(from origin, b []byte) {
+func (r *run) allocationFailed(rec record, e *bpf.MemtraceTtRefusal) {
+	from := rec.origin
 	stack := r.stacks.take(from)
-	if len(b) < int(unsafe.Sizeof(bpf.MemtraceTtRefusal{})) {
-		return
-	}
-	e := (*bpf.MemtraceTtRefusal)(unsafe.Pointer(&b[0]))
 	f, memory := failure(message(e), stack)
 	if f == nil {
 		return

@@ -165,7 +165,7 @@ func (r *run) launchesAtEnd(from origin) {
 
 // missedWorkloads handles lost ends of workloads. Their last launches are lost with them. Launches of a new workload
 // at the same address cannot be distinguished, and it may have another name.
-func (r *run) missedWorkloads() {
+func (r *run) missedWorkloads(span) {
 	for _, rel := range r.processes.related() {
 		for _, w := range rel.workloads {
 			w.name, w.asked = "", false

@@ -21,18 +21,18 @@ type lossState struct {
 	countedAt uint64
 	// lossCounted is when a loss was last found, in proc.Ticks.
 	lossCounted uint64
-	// lost counts lost events. Of these, lostParts make up programs, lostTraces are of traces, lostMarks are marks,
-	// and lostEnds are ends of processes.
-	lost, lostParts, lostTraces, lostMarks, lostEnds uint64
-	// Of these, too: ends of programs, ends of workloads, and closings of devices.
-	lostPrograms, lostWorkloads, lostClosings uint64
-	// lostAllocs are the allocations among them, and allocsLost is the span of time in which the last ones were lost.
-	lostAllocs uint64
-	allocsLost span
+	// lost counts lost events, without those that the accounts do not need. Of these, lostParts make up programs.
+	lost, lostParts uint64
+	// missed counts, by kind, the records that were lost or could not be sent.
+	missed [bpf.MemtraceTtKindTT_KINDS]uint64
 	// lostUncounted is how many lost records may have said that a launch was not counted.
 	lostUncounted uint64
 	// raised are the reasons that were raised on all processes, and when.
 	raised map[exact.ReasonCode]moment
+}
+
+func (r *run) recordsOfLosses() []recordKind {
+	return []recordKind{takes(bpf.MemtraceTtKindTT_UNREAD, r.unread)}
 }
 
 // losses emits how many records found the BPF ring buffer full since the last call.
@@ -48,15 +48,13 @@ func (r *run) losses(now bool) {
 	}
 	r.countedAt = to
 	var lost, parts, unreadParts uint64
-	for kind, n := range c.Lost {
-		if ofPrograms(bpf.MemtraceTtKind(kind)) {
-			parts += n
+	for kind := range r.kinds {
+		if r.kinds[kind].parts {
+			parts += c.Lost[kind]
 			unreadParts += c.Unread[kind]
 		}
-		switch bpf.MemtraceTtKind(kind) {
-		case bpf.MemtraceTtKindTT_STACK, bpf.MemtraceTtKindTT_CODE: // the accounts do not need them
-		default:
-			lost += n
+		if !r.kinds[kind].spare {
+			lost += c.Lost[kind]
 		}
 	}
 	// Unread records are counted by their kind even if the TT_UNREAD record was lost.
@@ -65,7 +63,6 @@ func (r *run) losses(now bool) {
 	if lost > r.lost {
 		r.emit(aggregator.Event{Kind: aggregator.Lost, Time: uint64(proc.Monotonic()), Count: lost - r.lost})
 		r.lost, r.lostParts = lost, parts
-		r.lostPrograms, r.lostClosings = c.Lost[bpf.MemtraceTtKindTT_PROGRAM_GONE], c.Lost[bpf.MemtraceTtKindTT_DEVICE_CLOSE]
 		r.suspectAll()
 		for _, p := range r.processes.each() {
 			clear(p.banks) // the end of an allocator may be lost
@@ -73,29 +70,17 @@ func (r *run) losses(now bool) {
 		r.forks.lost, r.lossCounted = true, proc.Ticks()
 	}
 	r.findLostForks()
-	if traces := c.Lost[bpf.MemtraceTtKindTT_TRACE] + min(unreadLost, c.Unread[bpf.MemtraceTtKindTT_TRACE]); traces > r.lostTraces {
-		r.lostTraces = traces
-		r.raiseOnAll(exact.ReasonTracesMissed)
-	}
-	if marks := c.Lost[bpf.MemtraceTtKindTT_MARK] + min(unreadLost, c.Unread[bpf.MemtraceTtKindTT_MARK]); marks > r.lostMarks {
-		r.lostMarks = marks
-		r.marksMissed()
-	}
-	if allocs := c.Lost[bpf.MemtraceTtKindTT_ALLOC] + min(unreadLost, c.Unread[bpf.MemtraceTtKindTT_ALLOC]); allocs > r.lostAllocs {
-		r.lostAllocs = allocs
-		r.missedAllocs(span{since, proc.Now()})
-	}
 	if uncounted := min(unreadLost, c.Uncounted); uncounted > r.lostUncounted {
 		r.lostUncounted = uncounted
 		r.raiseOnAll(exact.ReasonLaunchesUncounted)
 	}
-	if gone := c.Lost[bpf.MemtraceTtKindTT_WORKLOAD_GONE]; gone > r.lostWorkloads {
-		r.lostWorkloads = gone
-		r.missedWorkloads()
-	}
-	if ends := c.Lost[bpf.MemtraceTtKindTT_EXIT] + c.Lost[bpf.MemtraceTtKindTT_EXEC]; ends > r.lostEnds {
-		r.lostEnds = ends
-		r.missedEnds()
+	for kind := range r.kinds {
+		if n := c.Lost[kind] + min(unreadLost, c.Unread[kind]); n > r.missed[kind] {
+			r.missed[kind] = n
+			if missed := r.kinds[kind].missed; missed != nil {
+				missed(span{since, proc.Now()})
+			}
+		}
 	}
 }
 
@@ -121,41 +106,36 @@ func (r *run) raise(pid uint32, code exact.ReasonCode) {
 	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: uint64(proc.Monotonic()), Reason: &aggregator.Reason{Code: code}})
 }
 
-// ofPrograms reports whether a missing record of this kind leaves the accounts of programs incomplete.
-func ofPrograms(k bpf.MemtraceTtKind) bool {
-	switch k {
-	case bpf.MemtraceTtKindTT_CB, bpf.MemtraceTtKindTT_KERNEL_ADDED, bpf.MemtraceTtKindTT_KERNEL_FILE,
-		bpf.MemtraceTtKindTT_SCRATCHPADS, bpf.MemtraceTtKindTT_PROGRAM_GONE,
-		bpf.MemtraceTtKindTT_PROGRAM_ADDED:
-		return true
-	}
-	return false
+// raiseFor raises a reason on the process of a record.
+func (r *run) raiseFor(rec record, code exact.ReasonCode) {
+	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: rec.pid, TID: rec.tid, Time: rec.time,
+		Reason: &aggregator.Reason{Code: code}})
 }
 
 // unread handles that a probe could not read, or only in part, what it was to send.
-func (r *run) unread(p *traced, from origin, kind bpf.MemtraceTtKind) {
-	why := aggregator.Reason{Code: exact.ReasonEventsUnread}
-	switch kind {
-	case bpf.MemtraceTtKindTT_KINDS:
-		why.Code = exact.ReasonLaunchesUncounted
-	case bpf.MemtraceTtKindTT_TRACE:
-		why.Code = exact.ReasonTracesMissed
-	case bpf.MemtraceTtKindTT_MARK:
-		why.Code = exact.ReasonTracesMissed
-		r.processes.get(from.pid).marks.doubt()
-	case bpf.MemtraceTtKindTT_WORKLOAD_NAMED:
-		return // the caller of the launch gives the name instead
-	default:
-		if rel := r.processes.get(from.pid).relations; kind == bpf.MemtraceTtKindTT_ALLOC && rel != nil && len(rel.capturing) > 0 {
-			r.raise(from.pid, exact.ReasonTracesMissed) // see missedAllocs
+func (r *run) unread(rec record, e *bpf.MemtraceTtObject) {
+	switch {
+	case rec.p == nil:
+	case e.Object == uint64(bpf.MemtraceTtKindTT_KINDS):
+		r.raiseFor(rec, exact.ReasonLaunchesUncounted)
+	case e.Object < uint64(len(r.kinds)):
+		k := &r.kinds[e.Object]
+		if k.parts {
+			rec.p.unreadParts++
 		}
-		p.unread++
-		if ofPrograms(kind) {
-			p.unreadParts++
+		if k.unread != nil {
+			k.unread(rec)
+		} else {
+			r.unreadEvent(rec)
 		}
-		p.reconciliation.suspect = time.Now()
 	}
-	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: from.pid, TID: from.tid, Time: from.time, Reason: &why})
+}
+
+// unreadEvent has a process compared soon, of which an event is missing or incomplete.
+func (r *run) unreadEvent(rec record) {
+	rec.p.unread++
+	rec.p.reconciliation.suspect = time.Now()
+	r.raiseFor(rec, exact.ReasonEventsUnread)
 }
 
 // markUnread marks processes of which a read came too late or whose memory does not answer, so that they are read
@@ -206,13 +186,13 @@ func (r *run) lateReads(p *traced) uint64 {
 func (r *run) missing(p *traced) (events, parts uint64) {
 	parts = r.lostParts + p.unreadParts
 	if rel := r.processes.get(p.mapping.PID).relations; rel != nil && len(rel.programs) > 0 {
-		parts += r.lostClosings // programs hold nothing on closed chips, even if the chips opened again
+		parts += r.missed[bpf.MemtraceTtKindTT_DEVICE_CLOSE] // programs hold nothing on closed chips, even if the chips opened again
 	}
 	return r.lost + p.unread, parts
 }
 
 // missedEnds finds processes that ended or called exec. Their records are lost, and nothing reports them again.
-func (r *run) missedEnds() {
+func (r *run) missedEnds(span) {
 	pids := maps.Clone(r.targets)
 	for pid := range r.processes {
 		pids[pid] = true

@@ -441,7 +441,7 @@ func TestWatchingAnEndingProcess(t *testing.T) {
 			t.Errorf("watched before %t, after %t; lives %t, its end is reported %t, error %v", before, after, lives, reported, err)
 		}
 		// Its end is taken in once: where it is reported, when that is read.
-		r := &run{t: tr.tracer, processes: processes{}}
+		r := newRun(tr.tracer, nil)
 		r.process(origin{pid: pid}, 0)
 		if ended := slices.Contains(r.ended, pid); ended == reported {
 			t.Errorf("its end is reported %t, and taken to have come %t", reported, ended)

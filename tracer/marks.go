@@ -30,8 +30,19 @@ const (
 	maxTracked        = 1 << 17
 )
 
+func (r *run) recordsOfMarks() []recordKind {
+	mark := takes(bpf.MemtraceTtKindTT_MARK, r.handleMark)
+	mark.missed = r.marksMissed
+	mark.unread = func(rec record) {
+		r.processes.get(rec.pid).marks.doubt()
+		r.raiseFor(rec, exact.ReasonTracesMissed)
+	}
+	return []recordKind{mark}
+}
+
 // handleMark handles a record of the runtime's tracking.
-func (r *run) handleMark(from origin, e *bpf.MemtraceTtMark) {
+func (r *run) handleMark(rec record, e *bpf.MemtraceTtMark) {
+	from := rec.origin
 	m := r.processes.get(from.pid).marks
 	if m == nil {
 		m = &marks{scopes: map[uint32][][]uint64{}, marking: map[uint32]uint64{}, ids: map[uint64]uint64{}, buffers: map[uint64]uint64{}}
@@ -91,7 +102,7 @@ func (r *run) corruptible(from origin, buffer uint64) {
 
 // marksMissed handles that marks of unknown processes were lost. It forgets all scopes, so later allocations are in
 // none: rather call a buffer unsafe that is not than the reverse.
-func (r *run) marksMissed() {
+func (r *run) marksMissed(span) {
 	for _, p := range r.processes {
 		p.marks.doubt()
 	}

@@ -13,11 +13,11 @@ import (
 // What a process marks is marked for its thread and allocator alone, by ids of buffers that are
 // still there; what is lost unmarks rather than marks.
 func TestMarks(t *testing.T) {
-	r := &run{processes: processes{}}
+	r := newRun(&Tracer{}, nil)
 	mark := func(tid uint32, step bpf.MemtraceTtMarkStep, object, unique uint64, allocators ...uint64) {
 		e := &bpf.MemtraceTtMark{Object: object, Unique: unique, Step: uint32(step), Count: uint32(len(allocators))}
 		copy(e.Allocators[:], allocators)
-		r.handleMark(origin{pid: 1, tid: tid}, e)
+		r.handleMark(record{origin: origin{pid: 1, tid: tid}}, e)
 	}
 	const (
 		tracked = bpf.MemtraceTtMarkStepTT_MARK_TRACKED
@@ -91,21 +91,21 @@ func TestLimitsOfMarks(t *testing.T) {
 	for what, over := range map[string]func(r *run){
 		"scopes of a thread": func(r *run) {
 			for range maxScopes + 1 {
-				r.handleMark(origin{pid: 1, tid: 1}, begins)
+				r.handleMark(record{origin: origin{pid: 1, tid: 1}}, begins)
 			}
 		},
 		"threads": func(r *run) {
 			for tid := range uint32(maxMarkingThreads + 1) {
-				r.handleMark(origin{pid: 1, tid: tid}, begins)
+				r.handleMark(record{origin: origin{pid: 1, tid: tid}}, begins)
 			}
 		},
 		"tracked buffers": func(r *run) {
 			for i := range uint64(maxTracked + 1) {
-				r.handleMark(origin{pid: 1}, &bpf.MemtraceTtMark{Step: uint32(bpf.MemtraceTtMarkStepTT_MARK_TRACKED), Object: 1<<32 + i, Unique: 1 + i})
+				r.handleMark(record{origin: origin{pid: 1}}, &bpf.MemtraceTtMark{Step: uint32(bpf.MemtraceTtMarkStepTT_MARK_TRACKED), Object: 1<<32 + i, Unique: 1 + i})
 			}
 		},
 	} {
-		r := &run{processes: processes{}}
+		r := newRun(&Tracer{}, nil)
 		over(r)
 		if len(r.batch) != 1 || r.batch[0].Reason == nil || r.batch[0].Reason.Code != exact.ReasonTracesMissed {
 			t.Errorf("%s: %+v", what, r.batch)

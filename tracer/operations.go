@@ -38,6 +38,8 @@ type operationState struct {
 	// unnamed are workloads whose first launch is awaited, unnamedSoughtAt is when nameLaunched last looked.
 	unnamed         []unnamed
 	unnamedSoughtAt time.Time
+	// allocsLost is the span of time in which the last lost allocations were lost.
+	allocsLost span
 	// callers holds, by file, the functions that launch ttnn operations.
 	callers map[proc.FileVersion]*metal.Launchers
 }

@@ -9,6 +9,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/aggregator/exact"
+	"tt-memtrace/bpf"
 	"tt-memtrace/internal/inspect"
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/metal"
@@ -102,10 +103,20 @@ func (p *traced) unhook(buffer uint64) bool {
 	return was
 }
 
+func (r *run) recordsOfProcesses() []recordKind {
+	exec := takes(bpf.MemtraceTtKindTT_EXEC, r.execed)
+	exit := takes(bpf.MemtraceTtKindTT_EXIT, func(rec record, e *bpf.MemtraceTtObject) { r.exits(rec.origin, exitOf(e.Object)) })
+	for _, k := range []*recordKind{&exec, &exit} {
+		k.from, k.missed = noProcess, r.missedEnds
+	}
+	return []recordKind{exec, exit}
+}
+
 // execed handles an exec: everything that the process held is gone. If the new program was found before this record
 // was read, the process starts over if any earlier record was attributed to it. Otherwise the old program is in no
 // account, or its account has already ended.
-func (r *run) execed(from origin) {
+func (r *run) execed(rec record, _ *bpf.MemtraceTtObject) {
+	from := rec.origin
 	r.ends = append(r.ends, end{from.pid, from.time, false})
 	if lives, _, err := r.t.watchExit(from.pid); err != nil {
 		r.t.opts.Notice(err.Error())

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/bpf"
 	"tt-memtrace/internal/inspect"
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/proc"
@@ -144,7 +145,7 @@ func (r *run) read(p *traced, first bool) {
 func (r *run) begin(rd *reading) {
 	p := rd.of
 	rd.lost, rd.lostParts = r.missing(p)
-	rd.lostPrograms = r.lostPrograms
+	rd.lostPrograms = r.missed[bpf.MemtraceTtKindTT_PROGRAM_GONE]
 	p.reconciliation.now, p.reconciliation.suspect = rd, time.Time{}
 	rd.touched = map[uint64]struct{}{}
 	p.reconciliation.early = false

@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/bpf"
 	"tt-memtrace/internal/inspect"
 	"tt-memtrace/internal/proc"
 )
@@ -20,11 +19,12 @@ func TestDeviceClosedWhileItIsRead(t *testing.T) {
 	from := origin{pid: pid, time: 1}
 	for what, happens := range map[string]func(*run, *traced){
 		"it closes":          func(r *run, p *traced) { r.closed(p, device, from.time) },
-		"its allocator ends": func(r *run, _ *traced) { r.object(from, bpf.MemtraceTtKindTT_ALLOCATOR_GONE, 0, allocator) },
+		"its allocator ends": func(r *run, p *traced) { r.allocatorEnds(p, from, allocator) },
 	} {
 		p := &traced{mapping: proc.Mapping{PID: pid}, devices: map[uint64][]aggregator.Chip{}, closing: map[uint64]*closing{device: {origin: from}},
 			closed: map[uint64]uint64{}, allocators: map[uint64]bool{}}
-		r := &run{t: &Tracer{}, processes: processes{pid: {stage: joined, traced: p}}}
+		r := newRun(&Tracer{}, nil)
+		r.processes[pid] = &process{stage: joined, traced: p}
 		r.t.opts.Notice = func(s string) { t.Error(s) }
 		rd := &reading{of: p, first: true, result: &inspect.ProcessScan{Devices: map[uint64]uint64{device: allocator}}}
 		rd.result.Scan.Buffers = []aggregator.LiveBuffer{{Buffer: buffer, Device: device, Allocator: allocator}}
@@ -49,7 +49,8 @@ func TestDeviceOpenedWhileItIsRead(t *testing.T) {
 	for _, opens := range []bool{false, true} {
 		p := &traced{mapping: proc.Mapping{PID: pid}, chips: inspect.NewChips(&inspect.Inspector{}, pid), of: &attachment{}, meshes: map[uint64]bool{},
 			devices: map[uint64][]aggregator.Chip{device: nil}, unsized: map[uint64]*unsized{device: {}}, deviceOf: map[uint64]uint64{}, allocators: map[uint64]bool{allocator: true}}
-		r := &run{t: &Tracer{}, processes: processes{pid: {stage: joined, traced: p, relations: &relations{}}}}
+		r := newRun(&Tracer{}, nil)
+		r.processes[pid] = &process{stage: joined, traced: p, relations: &relations{}}
 		rd := &reading{of: p, first: true, touched: map[uint64]struct{}{}, described: map[uint64]inspect.Device{device: {Arch: "blackhole"}}}
 		rd.result = &inspect.ProcessScan{Devices: map[uint64]uint64{device: allocator}}
 		p.reconciliation.now = rd
@@ -77,7 +78,7 @@ func TestAllocatorEndsWhileItsBlocksAreRead(t *testing.T) {
 		rd.result.UnreadBlocks = map[uint64]error{allocator: unix.EFAULT}
 		p.reconciliation.now, rd.touched = rd, map[uint64]struct{}{}
 		if ends {
-			r.object(origin{pid: pid, time: 1}, bpf.MemtraceTtKindTT_ALLOCATOR_GONE, 0, allocator)
+			r.allocatorEnds(p, origin{pid: pid, time: 1}, allocator)
 		}
 		r.merge(rd)
 		i := slices.IndexFunc(r.batch, func(e aggregator.Event) bool { return e.Kind == aggregator.Scanned })

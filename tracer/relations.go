@@ -150,58 +150,107 @@ func (rel *relations) dropLaunches(id uint64) {
 	delete(rel.unknown, id)
 }
 
-// programRecord handles the records about kernels, programs and workloads.
-func (r *run) programRecord(from origin, kind bpf.MemtraceTtKind, b []byte) {
-	switch {
-	case kind == bpf.MemtraceTtKindTT_KERNEL_ADDED && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtPair{})):
-		e := (*bpf.MemtraceTtPair)(unsafe.Pointer(&b[0]))
-		rel := r.relations(from.pid)
-		if p, known := r.processes.traced(from.pid); known {
-			p.touch(e.Owner)
-		}
-		r.kernelAdded(from, rel, e.Owner, e.Member)
-	case kind == bpf.MemtraceTtKindTT_PROGRAM_ADDED && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtProgramAdded{})):
-		e := (*bpf.MemtraceTtProgramAdded)(unsafe.Pointer(&b[0]))
-		rel := r.relations(from.pid)
-		w := rel.workload(e.Workload)
-		w.programs = append(w.programs, e.Program)
-		c := rel.program(e.Program)
-		c.workload = e.Workload
-		c.part = &part{MeshRange: inspect.MeshRange{At: e.Range, Bytes: slices.Clone(e.Bytes[:min(e.Length, uint64(len(e.Bytes)))])}}
-		if p, known := r.processes.traced(from.pid); known {
-			p.touch(e.Program)
-			for _, mesh := range c.placed {
-				if list, err := r.cover(p, c.part, mesh); err != nil || len(list) != len(p.devices[mesh]) {
-					r.chipsUnknown(p, from.time, e.Program, cmp.Or(err, errPlacedBefore))
-				}
+func (r *run) recordsOfPrograms() []recordKind {
+	parts := []recordKind{
+		{kind: bpf.MemtraceTtKindTT_CB, least: unsafe.Sizeof(bpf.MemtraceTtCb{}), take: r.circularBuffer},
+		takes(bpf.MemtraceTtKindTT_KERNEL_ADDED, r.kernelAdds),
+		takes(bpf.MemtraceTtKindTT_KERNEL_FILE, r.kernelReads),
+		takes(bpf.MemtraceTtKindTT_PROGRAM_ADDED, r.programAdded),
+		takes(bpf.MemtraceTtKindTT_SCRATCHPADS, r.placesScratchpads),
+		takes(bpf.MemtraceTtKindTT_PROGRAM_GONE, r.programGone),
+	}
+	for i := range parts {
+		parts[i].parts = true
+	}
+	gone := takes(bpf.MemtraceTtKindTT_WORKLOAD_GONE, r.workloadGone)
+	gone.missed = r.missedWorkloads
+	named := takes(bpf.MemtraceTtKindTT_WORKLOAD_NAMED, r.workloadNamed)
+	named.unread = func(record) {} // the caller of the launch gives the name instead
+	return append(parts, gone, named, takes(bpf.MemtraceTtKindTT_KERNEL_COPY, r.kernelsCopied))
+}
+
+func (r *run) kernelAdds(rec record, e *bpf.MemtraceTtPair) {
+	if rec.p != nil {
+		rec.p.touch(e.Owner)
+	}
+	r.kernelAdded(rec.origin, r.relations(rec.pid), e.Owner, e.Member)
+}
+
+// programAdded handles that a program is added to a workload.
+func (r *run) programAdded(rec record, e *bpf.MemtraceTtProgramAdded) {
+	rel := r.relations(rec.pid)
+	w := rel.workload(e.Workload)
+	w.programs = append(w.programs, e.Program)
+	c := rel.program(e.Program)
+	c.workload = e.Workload
+	c.part = &part{MeshRange: inspect.MeshRange{At: e.Range, Bytes: slices.Clone(e.Bytes[:min(e.Length, uint64(len(e.Bytes)))])}}
+	if p := rec.p; p != nil {
+		p.touch(e.Program)
+		for _, mesh := range c.placed {
+			if list, err := r.cover(p, c.part, mesh); err != nil || len(list) != len(p.devices[mesh]) {
+				r.chipsUnknown(p, rec.time, e.Program, cmp.Or(err, errPlacedBefore))
 			}
 		}
-		if w.name != "" {
-			r.named(from.pid, from.time, []uint64{e.Program}, w.name)
-		}
-		if !w.asked && len(r.unnamed) < maxUnnamed {
-			r.unnamed = append(r.unnamed, unnamed{from.pid, e.Workload, time.Now()})
-		}
-	case kind == bpf.MemtraceTtKindTT_SCRATCHPADS && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtPair{})):
-		e := (*bpf.MemtraceTtPair)(unsafe.Pointer(&b[0]))
-		rel := r.relations(from.pid)
-		if c := rel.programs[e.Owner]; c != nil {
-			delete(c.scratchpads, e.Member) // emit a new placement even if it is the same
-		}
-		rel.placing = append(rel.placing, placing{e.Owner, e.Member, from.time, firstAsked})
-	case kind == bpf.MemtraceTtKindTT_KERNEL_FILE && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtText{})):
-		e := (*bpf.MemtraceTtText)(unsafe.Pointer(&b[0]))
-		r.kernelFile(from, e.Object, e.Device, textOf(e), e.Left == 0)
-	case kind == bpf.MemtraceTtKindTT_WORKLOAD_NAMED && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtText{})):
-		e := (*bpf.MemtraceTtText)(unsafe.Pointer(&b[0]))
-		w := r.relations(from.pid).workload(e.Object)
-		w.name, w.asked = textOf(e), true
-		r.named(from.pid, from.time, w.programs, w.name)
-	case kind == bpf.MemtraceTtKindTT_KERNEL_COPY && len(b) >= int(unsafe.Sizeof(bpf.MemtraceTtCopy{})):
-		e := (*bpf.MemtraceTtCopy)(unsafe.Pointer(&b[0]))
-		r.emit(aggregator.Event{Kind: aggregator.KernelsCopied, PID: from.pid, TID: from.tid, Time: from.time,
-			Program: e.Program, Buffer: e.Buffer, Address: e.Address})
 	}
+	if w.name != "" {
+		r.named(rec.pid, rec.time, []uint64{e.Program}, w.name)
+	}
+	if !w.asked && len(r.unnamed) < maxUnnamed {
+		r.unnamed = append(r.unnamed, unnamed{rec.pid, e.Workload, time.Now()})
+	}
+}
+
+// placesScratchpads handles the beginning of placing a program's scratchpads on a device.
+func (r *run) placesScratchpads(rec record, e *bpf.MemtraceTtPair) {
+	rel := r.relations(rec.pid)
+	if c := rel.programs[e.Owner]; c != nil {
+		delete(c.scratchpads, e.Member) // emit a new placement even if it is the same
+	}
+	rel.placing = append(rel.placing, placing{e.Owner, e.Member, rec.time, firstAsked})
+}
+
+func (r *run) kernelReads(rec record, e *bpf.MemtraceTtText) {
+	r.kernelFile(rec.origin, e.Object, e.Device, textOf(e), e.Left == 0)
+}
+
+func (r *run) workloadNamed(rec record, e *bpf.MemtraceTtText) {
+	w := r.relations(rec.pid).workload(e.Object)
+	w.name, w.asked = textOf(e), true
+	r.named(rec.pid, rec.time, w.programs, w.name)
+}
+
+func (r *run) kernelsCopied(rec record, e *bpf.MemtraceTtCopy) {
+	r.emit(aggregator.Event{Kind: aggregator.KernelsCopied, PID: rec.pid, TID: rec.tid, Time: rec.time,
+		Program: e.Program, Buffer: e.Buffer, Address: e.Address})
+}
+
+func (r *run) programGone(rec record, e *bpf.MemtraceTtGone) {
+	program := e.Object.Object
+	if rec.p != nil {
+		if e.Launches.Count > 0 {
+			r.lastLaunches(rec.pid, program, &e.Launches)
+		}
+		rec.p.make(program)
+	}
+	r.emit(aggregator.Event{Kind: aggregator.ProgramGone, PID: rec.pid, TID: rec.tid, Time: rec.time, Program: program})
+	r.dropProgram(rec.origin, program)
+}
+
+func (r *run) workloadGone(rec record, e *bpf.MemtraceTtGone) {
+	workload := e.Object.Object
+	if rec.p != nil && e.Launches.Count > 0 {
+		r.lastLaunches(rec.pid, workload, &e.Launches)
+	}
+	r.relations(rec.pid).dropWorkload(workload)
+}
+
+// dropProgram forgets a program that ended.
+func (r *run) dropProgram(from origin, program uint64) {
+	if p, known := r.processes.traced(from.pid); known {
+		p.noProgram(program)
+	}
+	r.relations(from.pid).dropProgram(program)
+	r.chipsKnown(from.pid, from.time, program)
 }
 
 func (r *run) kernelAdded(from origin, rel *relations, program, kernel uint64) {

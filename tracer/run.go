@@ -74,6 +74,8 @@ type run struct {
 	sink  func([]aggregator.Event)
 	batch []aggregator.Event
 
+	// kinds says what is done with each kind of record.
+	kinds     [bpf.MemtraceTtKindTT_KINDS]recordKind
 	processes processes
 	// targets are the PIDs of Options that still live.
 	targets map[uint32]bool
@@ -109,7 +111,7 @@ type run struct {
 }
 
 func newRun(t *Tracer, sink func([]aggregator.Event)) *run {
-	return &run{
+	r := &run{
 		t: t, sink: sink, processes: processes{}, targets: map[uint32]bool{},
 		forks: forkSearch{hurry: make(chan struct{}, 1)},
 		names: inspect.ChipNames{}, partial: map[uint32]*aggregator.CircularBuffer{},
@@ -117,6 +119,15 @@ func newRun(t *Tracer, sink func([]aggregator.Event)) *run {
 		lossState: lossState{raised: map[exact.ReasonCode]moment{}}, launchState: launchState{exited: map[uint32]uint64{}},
 		operationState: operationState{callers: map[proc.FileVersion]*metal.Launchers{}},
 	}
+	for _, list := range [][]recordKind{
+		r.recordsOfBuffers(), r.recordsOfDevices(), r.recordsOfPrograms(), r.recordsOfFailures(), r.recordsOfTraces(),
+		r.recordsOfMarks(), r.stacks.records(), r.recordsOfLosses(), r.recordsOfProcesses(),
+	} {
+		for _, k := range list {
+			r.kinds[k.kind] = k
+		}
+	}
+	return r
 }
 
 func (r *run) loop(ctx context.Context) error {

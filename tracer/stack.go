@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-	"unsafe"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
@@ -132,6 +131,13 @@ func (s *stacks) addProcess(t *Tracer, pid uint32) {
 	}
 }
 
+func (s *stacks) records() []recordKind {
+	stack := recordKind{kind: bpf.MemtraceTtKindTT_STACK, take: func(r record) { s.sentAhead.add(r.origin, r.bytes) }}
+	code := takes(bpf.MemtraceTtKindTT_CODE, s.learn)
+	stack.spare, code.spare = true, true
+	return []recordKind{stack, code}
+}
+
 // drop forgets a process.
 func (s *stacks) drop(t *Tracer, pid uint32) {
 	if s.processes[pid] != nil {
@@ -141,12 +147,11 @@ func (s *stacks) drop(t *Tracer, pid uint32) {
 }
 
 // learn takes the names of a code object.
-func (s *stacks) learn(pid uint32, b []byte) {
-	p := s.processes[pid]
-	if p == nil || len(b) < int(unsafe.Sizeof(bpf.MemtraceTtCode{})) {
+func (s *stacks) learn(rec record, e *bpf.MemtraceTtCode) {
+	p := s.processes[rec.pid]
+	if p == nil {
 		return
 	}
-	e := (*bpf.MemtraceTtCode)(unsafe.Pointer(&b[0]))
 	changed := p.Learn(symbol.Code{
 		Address: e.Code, Identity: e.Identity, FirstLine: e.FirstLine, Whole: e.Whole != 0,
 		Name:  symbol.Text{Bytes: e.NameText[:min(int(e.Name.Length), len(e.NameText))], Kind: e.Name.Kind},

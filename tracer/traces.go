@@ -2,16 +2,22 @@ package tracer
 
 import (
 	"time"
-	"unsafe"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/bpf"
 )
 
+func (r *run) recordsOfTraces() []recordKind {
+	trace := takes(bpf.MemtraceTtKindTT_TRACE, r.trace)
+	trace.missed = func(span) { r.raiseOnAll(exact.ReasonTracesMissed) }
+	trace.unread = func(rec record) { r.raiseFor(rec, exact.ReasonTracesMissed) }
+	return []recordKind{trace}
+}
+
 // trace turns a record about a trace of commands into an event.
-func (r *run) trace(from origin, b []byte) {
-	record := (*bpf.MemtraceTtTrace)(unsafe.Pointer(&b[0]))
+func (r *run) trace(rec record, record *bpf.MemtraceTtTrace) {
+	from := rec.origin
 	rel := r.relations(from.pid)
 	e := aggregator.Event{PID: from.pid, TID: from.tid, Time: from.time, Trace: record.Number}
 	step := bpf.MemtraceTtTraceStep(record.Step)

@@ -74,9 +74,9 @@ func TestProgramPlacedWhileItIsRead(t *testing.T) {
 		t.Error("what was read of its placement replaces what events reported")
 	}
 	// Of one that was destroyed meanwhile nothing is taken in.
-	r, _, rd = beingRead(t, true)
+	r, p, rd = beingRead(t, true)
 	rd.result.Programs = []inspect.Program{{ID: program, Kernels: []inspect.Kernel{{ID: kernel}}}}
-	r.object(origin{pid: 7}, bpf.MemtraceTtKindTT_PROGRAM_GONE, 0, program)
+	r.programGone(record{origin: origin{pid: 7}, p: p}, &bpf.MemtraceTtGone{Object: bpf.MemtraceTtObject{Object: program}})
 	r.merge(rd)
 	if r.count(aggregator.KernelAdded) != 0 {
 		t.Error("a program that is gone has kernels")
@@ -90,7 +90,7 @@ func TestProgramAtTheAddressOfAnother(t *testing.T) {
 	r.relations(7).program(program).kernels = []uint64{old}
 	r.relations(7).kernels[old] = program
 	r.emit(aggregator.Event{Kind: aggregator.KernelAdded, PID: 7, Program: program})
-	r.lost, r.lostParts, r.lostPrograms = 1, 1, 1
+	r.lost, r.lostParts, r.missed[bpf.MemtraceTtKindTT_PROGRAM_GONE] = 1, 1, 1
 	rd.lost, rd.lostParts, rd.lostPrograms = 1, 1, 1
 	rd.result.Scan.ProgramsRead = true
 	rd.result.Programs = []inspect.Program{{ID: program, Kernels: []inspect.Kernel{{ID: now}}}}
@@ -110,7 +110,7 @@ func TestLostEndOfAProgram(t *testing.T) {
 		r.emit(aggregator.Event{Kind: aggregator.KernelAdded, PID: 7, Program: id})
 	}
 	p.make(made)
-	r.lost, r.lostParts, r.lostPrograms = 1, 1, 1
+	r.lost, r.lostParts, r.missed[bpf.MemtraceTtKindTT_PROGRAM_GONE] = 1, 1, 1
 	rd.lost, rd.lostParts, rd.lostPrograms = 1, 1, 1
 	rd.result.Scan.Programs, rd.result.Scan.ProgramsRead = []uint64{lives}, true
 	r.merge(rd)
