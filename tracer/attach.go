@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -31,8 +32,8 @@ type announcement struct {
 	late bool
 	// at is when it was examined: CLOCK_MONOTONIC in ns.
 	at uint64
-	// memory reads it, and process describes it as it was when it was examined; nil and without a start time if it was not
-	// examined.
+	// memory reads it, and process describes it as it was when it was examined; nil and without a start time if it was
+	// not examined.
 	memory  *memory.Process
 	process aggregator.Process
 	// image is what it ran then; nil if it could not be opened. The reader does not get it.
@@ -46,8 +47,38 @@ type announcement struct {
 	covered uint64
 }
 
-// discover attaches to processes as they map the runtime. Examining a process takes far longer than reading that it mapped
-// something, so other goroutines do it: the kernel drops records that are not read in time.
+// attacher finds the runtime in processes, and puts probes into it.
+type attacher struct {
+	*env
+	libraries *libraries
+	refusals  *refusals
+	uprobes   *uprobes
+
+	// announced are processes that map the runtime.
+	announced  mailbox[announcement]
+	lastNotice atomic.Pointer[string] // about a process that was examined
+
+	// mu guards the fields below, libraries and refusals. It is held while a library is read and attached to, which can
+	// take seconds.
+	mu       sync.Mutex
+	writes   *writeWatch
+	retrying bool // refused libraries are about to be tried again
+	closed   bool
+	users    map[proc.FileID]unix.Timespec // files that use the runtime but do not contain it, with the time of their last change
+}
+
+func newAttacher(e *env) *attacher {
+	return &attacher{
+		env:       e,
+		libraries: &libraries{env: e, libraries: map[proc.FileID]*attachment{}, numbered: map[uint32][]*attachment{}, covered: map[covering]uint64{}},
+		refusals:  &refusals{env: e, refused: map[proc.FileID]*refusal{}},
+		uprobes:   &uprobes{env: e, closing: make(chan struct{}, maxClosing)},
+		users:     map[proc.FileID]unix.Timespec{},
+	}
+}
+
+// discover attaches to processes as they map the runtime. Examining a process takes far longer than reading that it
+// mapped something, so other goroutines do it: the kernel drops records that are not read in time.
 func (t *Tracer) discover(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -60,7 +91,7 @@ func (t *Tracer) discover(ctx context.Context) error {
 	})
 	looks := looks{look: func(pid uint32, seen uint64) {
 		if ctx.Err() == nil {
-			t.look(pid, seen)
+			t.attacher.look(pid, seen)
 		}
 	}, start: g.Go}
 	g.Go(func() error {
@@ -131,14 +162,14 @@ func (l *looks) add(user, pid uint32, seen uint64) {
 }
 
 // inScope reports whether a process is one to trace.
-func (t *Tracer) inScope(pid uint32) bool {
+func (ar *attacher) inScope(pid uint32) bool {
 	switch {
 	case pid == uint32(os.Getpid()):
 		return false
-	case t.opts.Follow != 0:
-		return t.watched.has(pid)
-	case len(t.opts.PIDs) > 0:
-		return slices.Contains(t.opts.PIDs, pid)
+	case ar.opts.Follow != 0:
+		return ar.watched.has(pid)
+	case len(ar.opts.PIDs) > 0:
+		return slices.Contains(ar.opts.PIDs, pid)
 	}
 	return true
 }
@@ -147,8 +178,8 @@ func (t *Tracer) inScope(pid uint32) bool {
 const lookAgain = time.Second
 
 // look examines a process that is in scope, and attaches to the runtimes that it maps. seen is as in announcement.
-func (t *Tracer) look(pid uint32, seen uint64) {
-	if !t.inScope(pid) {
+func (ar *attacher) look(pid uint32, seen uint64) {
+	if !ar.inScope(pid) {
 		return
 	}
 	at := uint64(proc.Monotonic())
@@ -157,34 +188,34 @@ func (t *Tracer) look(pid uint32, seen uint64) {
 		defer image.Close()
 		defer func() {
 			if image.Runs() { // if not, it may have ended before it could be examined
-				t.unexamined.take(pid)
+				ar.unexamined.take(pid)
 			}
 		}()
 	}
-	list, err := t.finder.Mappings(pid)
+	list, err := ar.finder.Mappings(pid)
 	if errors.Is(err, proc.ErrMapsBusy) {
-		t.lookLater(pid, seen, err)
+		ar.lookLater(pid, seen, err)
 		return
 	}
-	defer t.acceptUnless(pid, at)
+	defer ar.acceptUnless(pid, at)
 	hidden := errors.Is(err, discover.ErrHidden)
 	if err != nil && !hidden && !outOfDescriptors(err) {
 		return // it ended, may not be examined, or does not use the runtime
 	}
-	t.mu.Lock()
+	ar.mu.Lock()
 	switch {
 	case hidden:
-		t.refuse(unopened(pid), pid, discover.NotSeen(err))
-		t.notice(pid, err)
+		ar.refusals.refuse(unopened(pid), pid, discover.NotSeen(err))
+		ar.notice(pid, err)
 	case err != nil:
-		t.refuse(unopened(pid), pid, discover.NotSeen(tooFewDescriptors("reading what it maps")))
-		t.retryLater()
+		ar.refusals.refuse(unopened(pid), pid, discover.NotSeen(tooFewDescriptors("reading what it maps")))
+		ar.retryLater()
 	}
 	if len(list) > maxMapped {
 		list = list[:maxMapped]
-		t.refuse(unopened(pid), pid, discover.NotSeen(errTooMany))
+		ar.refusals.refuse(unopened(pid), pid, discover.NotSeen(errTooMany))
 	}
-	t.mu.Unlock()
+	ar.mu.Unlock()
 	if len(list) == 0 {
 		return
 	}
@@ -195,38 +226,26 @@ func (t *Tracer) look(pid uint32, seen uint64) {
 		return // it ended
 	}
 	for _, m := range list {
-		again, err := t.attachTo(announcement{mapping: m, at: at, memory: mem, process: process, image: image}, seen)
+		again, err := ar.attachTo(announcement{mapping: m, at: at, memory: mem, process: process, image: image}, seen)
 		for _, pid := range again {
-			t.look(pid, 0)
+			ar.look(pid, 0)
 		}
 		if err != nil {
-			t.notice(pid, err)
+			ar.notice(pid, err)
 			continue
 		}
-		t.attachInterposed(m)
+		ar.attachInterposed(m)
 	}
 }
 
 // lookLater queues a process again that could not be examined. It marks one of Options.PIDs until it is examined.
-func (t *Tracer) lookLater(pid uint32, seen uint64, why error) {
-	if seen == 0 && slices.Contains(t.opts.PIDs, pid) {
-		t.mu.Lock()
-		t.refuse(unopened(pid), pid, discover.NotSeen(why))
-		t.mu.Unlock()
+func (ar *attacher) lookLater(pid uint32, seen uint64, why error) {
+	if seen == 0 && slices.Contains(ar.opts.PIDs, pid) {
+		ar.mu.Lock()
+		ar.refusals.refuse(unopened(pid), pid, discover.NotSeen(why))
+		ar.mu.Unlock()
 	}
-	time.AfterFunc(lookAgain, func() { t.found.AddSeen(pid, seen) })
-}
-
-// notice tells the user why a process is not traced, unless its last notice was the same.
-func (t *Tracer) notice(pid uint32, why error) {
-	text := fmt.Sprintf("process %d: %v", pid, why)
-	t.inboxMu.Lock()
-	again := text == t.lastNotice
-	t.lastNotice = text
-	t.inboxMu.Unlock()
-	if !again {
-		t.opts.Notice(text)
-	}
+	time.AfterFunc(lookAgain, func() { ar.found.AddSeen(pid, seen) })
 }
 
 // Waiting lists those of Options.PIDs that do not map the runtime yet.
@@ -240,72 +259,74 @@ func (t *Tracer) Waiting() []uint32 {
 	return waiting
 }
 
-// attachTo does what attach does, and opens the mapped file if attach needs it. Most processes map a file that has probes
-// already; it stays closed.
-func (t *Tracer) attachTo(found announcement, seen uint64) (again []uint32, err error) {
-	again, err = t.attach(found, mappedFile{}, seen)
+// attachTo does what attach does, and opens the mapped file if attach needs it. Most processes map a file that has
+// probes already; it stays closed.
+func (ar *attacher) attachTo(found announcement, seen uint64) (again []uint32, err error) {
+	again, err = ar.attach(found, mappedFile{}, seen)
 	for errors.Is(err, errNotOpened) {
-		file := t.openMapped(found.mapping)
-		again, err = t.attach(found, file, seen)
+		file := ar.openMapped(found.mapping)
+		again, err = ar.attach(found, file, seen)
 		file.close()
 	}
 	return again, err
 }
 
-// attach attaches the probes to a library, once for all processes or once per PID, and announces the process to the reader.
-// It returns in again the PIDs for which attaching had failed before: examine them again. It fails with errNotOpened if it
-// needs the file.
-func (t *Tracer) attach(found announcement, file mappedFile, seen uint64) (again []uint32, err error) {
+// attach attaches the probes to a library, once for all processes or once per PID, and announces the process to the
+// reader. It returns in again the PIDs for which attaching had failed before: examine them again. It fails with
+// errNotOpened if it needs the file.
+func (ar *attacher) attach(found announcement, file mappedFile, seen uint64) (again []uint32, err error) {
 	m := found.mapping
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	a, err := t.library(m, file)
+	ar.mu.Lock()
+	defer ar.mu.Unlock()
+	a, err := ar.library(m, file)
 	if a == nil {
 		return nil, err
 	}
-	scope := t.scope(m.PID)
+	scope := ar.scope(m.PID)
 	if a.probes == nil || a.probes.links[scope] == nil {
-		if err = t.attachPoints(a, scope); err != nil {
-			t.failed.Add(1)
-			t.refuse(a.lib.ID, m.PID, err)
+		if err = ar.attachPoints(a, scope); err != nil {
+			ar.failed.Add(1)
+			ar.refusals.refuse(a.lib.ID, m.PID, err)
 			return nil, err
 		}
-		again = slices.DeleteFunc(t.accept(a.lib.ID, scope), func(pid uint32) bool { return pid == m.PID })
+		again = slices.DeleteFunc(ar.refusals.accept(a.lib.ID, scope), func(pid uint32) bool { return pid == m.PID })
 	}
-	// A process that mapped the library before the probes were attached may have used it unseen. Its mapping counts, not
-	// when it is examined: it may have waited long for that.
+	// A process that mapped the library before the probes were attached may have used it unseen. Its mapping counts,
+	// not when it is examined: it may have waited long for that.
 	if seen != 0 && proc.Forked(m.PID) {
 		seen = watch.NotSeen // it may have its parent's mapping of the library: what it mapped itself says nothing
 	}
 	linked := a.probes.linked[scope]
 	found.of, found.seen = a, seen
 	found.late = seen == 0 || found.process.Started <= linked.ticks && mayPrecede(seen, linked.at)
-	// Under inboxMu, because the reader must take in the announcement before the process's end, which watchExit requests.
-	// Before that it may have called exec, or ended and another one got its PID.
-	t.inboxMu.Lock()
-	lives, _, err := t.watchExit(m.PID)
+	// Under the mailbox's lock, because the reader must take in the announcement before the process's end, which
+	// watchExit requests. Before that it may have called exec, or ended and another one got its PID.
+	ar.announced.mu.Lock()
+	lives, _, err := ar.watchExit(m.PID)
 	lives = lives && (found.image == nil || found.image.Runs())
 	if found.image = nil; lives {
-		t.announced = append(t.announced, found)
+		ar.announced.list = append(ar.announced.list, found)
 	}
-	t.inboxMu.Unlock()
+	ar.announced.mu.Unlock()
 	if !lives {
 		return again, err
 	}
-	return again, t.reader.Flush()
+	return again, ar.reader.Flush()
 }
 
 // mayPrecede reports whether a process may have mapped the library before a time (CLOCK_MONOTONIC in ns). seen is as in
 // announcement.
 func mayPrecede(seen, at uint64) bool { return seen <= at || seen == watch.NotSeen }
 
-// mappedFile is a file that a process maps: open, or with the error of opening it. The zero mappedFile was not opened yet.
+// mappedFile is a file that a process maps: open, or with the error of opening it. The zero mappedFile was not opened
+// yet.
 type mappedFile struct {
 	mem  *memory.Process
 	file *os.File
 	err  error
 	stat unix.Stat_t
-	// release is the version of the Python package around the file. It is set if asked is, for files that are not known.
+	// release is the version of the Python package around the file. It is set if asked is, for files that are not
+	// known.
 	release string
 	asked   bool
 }
@@ -313,8 +334,9 @@ type mappedFile struct {
 // errNotOpened means that the file must be opened with openMapped first.
 var errNotOpened = errors.New("the file is not open")
 
-// openMapped opens a file that a process maps. A user's file can delay that by seconds, so the caller must not hold t.mu.
-func (t *Tracer) openMapped(m proc.Mapping) (f mappedFile) {
+// openMapped opens a file that a process maps. A user's file can delay that by seconds, so the caller must not hold
+// t.mu.
+func (ar *attacher) openMapped(m proc.Mapping) (f mappedFile) {
 	f.mem = memory.FilesOf(m.PID)
 	f.file, f.err = discover.OpenFile(f.mem, m)
 	if outOfDescriptors(f.err) {
@@ -327,9 +349,9 @@ func (t *Tracer) openMapped(m proc.Mapping) (f mappedFile) {
 		f.err = fmt.Errorf("opening %s: %w", m.Path, err)
 		return f
 	}
-	t.mu.Lock()
-	known := t.libraries[proc.VersionOf(&f.stat).FileID] != nil || t.users[m.ID] == f.stat.Ctim
-	t.mu.Unlock()
+	ar.mu.Lock()
+	known := ar.libraries.libraries[proc.VersionOf(&f.stat).FileID] != nil || ar.users[m.ID] == f.stat.Ctim
+	ar.mu.Unlock()
 	if !known {
 		f.release, f.asked = f.mem.Release(m.Path), true
 	}
@@ -342,105 +364,98 @@ func (f mappedFile) close() {
 	}
 }
 
-// held returns the attachment of a mapping's file if the file ID alone identifies it, or nil. For that the tracer must hold
-// the file open, so that no other file gets its inode number, and must watch it for writes.
-func (t *Tracer) held(id proc.FileID) *attachment {
-	if a := t.libraries[id]; a != nil && a.probes != nil && a.plain && t.writes.watched[a.watch] == a {
+// held returns the attachment of a mapping's file if the file ID alone identifies it, or nil. For that the tracer must
+// hold the file open, so that no other file gets its inode number, and must watch it for writes.
+func (ar *attacher) held(id proc.FileID) *attachment {
+	if a := ar.libraries.libraries[id]; a != nil && a.probes != nil && a.plain && ar.writes.watched[a.watch] == a {
 		return a
 	}
 	return nil
 }
 
-// library returns the attachment of a mapped library, which it reads and checks once per file. It returns nil and no error
-// if the file is not the runtime. An error other than errNotOpened refuses the file.
-func (t *Tracer) library(m proc.Mapping, file mappedFile) (a *attachment, err error) {
+// library returns the attachment of a mapped library, which it reads and checks once per file. It returns nil and no
+// error if the file is not the runtime. An error other than errNotOpened refuses the file.
+func (ar *attacher) library(m proc.Mapping, file mappedFile) (a *attachment, err error) {
 	var refused proc.FileID
-	if a = t.held(m.ID); a == nil && file.mem == nil {
+	if a = ar.held(m.ID); a == nil && file.mem == nil {
 		err = errNotOpened
 	} else if a == nil {
-		a, refused, err = t.read(m, file)
+		a, refused, err = ar.read(m, file)
 	}
 	if refused != (proc.FileID{}) {
-		t.refuse(refused, m.PID, err)
+		ar.refusals.refuse(refused, m.PID, err)
 	}
 	if a != nil {
-		t.inboxMu.Lock()
+		ar.libraries.indexMu.Lock()
 		if a.mapped == nil || len(a.mapped) >= maxMapped {
 			a.mapped = map[proc.FileID]bool{}
 		}
 		a.mapped[m.ID] = true
-		t.inboxMu.Unlock()
+		ar.libraries.indexMu.Unlock()
 	}
 	return a, err
-}
-
-// scope returns the PID for which probes are attached that see a process; 0 is all processes.
-func (t *Tracer) scope(pid uint32) uint32 {
-	if t.perPID() {
-		return pid
-	}
-	return 0
 }
 
 // covering identifies what probes see: the libraries with an index, in the processes of a scope.
 type covering struct{ index, scope uint32 }
 
 // coverFrom notes when (proc.Ticks) the last probe of a library was attached; MaxUint64 while they are being attached.
-func (t *Tracer) coverFrom(index, scope uint32, ticks uint64) {
-	t.inboxMu.Lock()
-	t.covered[covering{index, scope}] = ticks
-	t.inboxMu.Unlock()
+func (lb *libraries) coverFrom(index, scope uint32, ticks uint64) {
+	lb.indexMu.Lock()
+	lb.covered[covering{index, scope}] = ticks
+	lb.indexMu.Unlock()
 }
 
-// attachedTo returns the library with this index of which the mapping is, or nil, and when (proc.Ticks) its last probe was
-// attached. It does not wait for t.mu.
-func (t *Tracer) attachedTo(m proc.Mapping, index uint32) (*attachment, uint64) {
-	t.inboxMu.Lock()
-	defer t.inboxMu.Unlock()
-	for _, a := range t.numbered[index] {
+// attachedTo returns the library with this index of which the mapping is, or nil, and when (proc.Ticks) its last probe
+// was attached. It does not wait for t.mu.
+func (lb *libraries) attachedTo(m proc.Mapping, index uint32) (*attachment, uint64) {
+	lb.indexMu.Lock()
+	defer lb.indexMu.Unlock()
+	for _, a := range lb.numbered[index] {
 		if a.mapped[m.ID] {
-			return a, t.covered[covering{index, t.scope(m.PID)}]
+			return a, lb.covered[covering{index, lb.scope(m.PID)}]
 		}
 	}
 	return nil, 0
 }
 
 // unnumber makes attachedTo return a library no more.
-func (t *Tracer) unnumber(a *attachment) {
-	t.inboxMu.Lock()
-	t.numbered[a.index] = slices.DeleteFunc(t.numbered[a.index], func(b *attachment) bool { return a == b })
-	t.inboxMu.Unlock()
+func (lb *libraries) unnumber(a *attachment) {
+	lb.indexMu.Lock()
+	lb.numbered[a.index] = slices.DeleteFunc(lb.numbered[a.index], func(b *attachment) bool { return a == b })
+	lb.indexMu.Unlock()
 }
 
-// read returns the attachment of a mapped file that held does not find. If it refuses a file, it returns the ID to refuse.
-func (t *Tracer) read(m proc.Mapping, file mappedFile) (a *attachment, refused proc.FileID, err error) {
+// read returns the attachment of a mapped file that held does not find. If it refuses a file, it returns the ID to
+// refuse.
+func (ar *attacher) read(m proc.Mapping, file mappedFile) (a *attachment, refused proc.FileID, err error) {
 	if file.err != nil {
 		return nil, unopened(m.PID), file.err
 	}
 	// Do not read a known file again for every process that maps it: that takes tens of milliseconds.
 	st := &file.stat
-	if t.users[m.ID] == st.Ctim {
+	if ar.users[m.ID] == st.Ctim {
 		return nil, proc.FileID{}, nil
 	}
 	id := proc.VersionOf(st).FileID
-	if a := t.libraries[id]; a != nil && a.changed != st.Ctim {
-		if err := t.changed(a, memory.ProcName(file.file), st.Ctim); err != nil {
+	if a := ar.libraries.libraries[id]; a != nil && a.changed != st.Ctim {
+		if err := ar.changed(a, memory.ProcName(file.file), st.Ctim); err != nil {
 			return nil, id, err
 		}
 	}
-	if a, refused, err := t.known(id, m.PID); a != nil || refused != (proc.FileID{}) {
+	if a, refused, err := ar.known(id, m.PID); a != nil || refused != (proc.FileID{}) {
 		return a, refused, err
 	}
 	if !file.asked {
 		return nil, proc.FileID{}, errNotOpened // openMapped took it for known; since then it was evicted or changed
 	}
-	defer t.scheduleFreeOSMemory()
-	if !t.finder.IsRuntime(m.ID) && !metal.KnowsRuntime(memory.ProcName(file.file)) {
-		t.users[m.ID] = st.Ctim
+	defer ar.scheduleFreeOSMemory()
+	if !ar.finder.IsRuntime(m.ID) && !metal.KnowsRuntime(memory.ProcName(file.file)) {
+		ar.users[m.ID] = st.Ctim
 		return nil, proc.FileID{}, nil
 	}
 	tenant := inspect.Tenant(m.PID)
-	a, err = t.copyOf(tenant, st, memory.ProcName(file.file), m.Path)
+	a, err = ar.copyOf(tenant, st, memory.ProcName(file.file), m.Path)
 	if err != nil {
 		return nil, unopened(m.PID), err
 	}
@@ -454,42 +469,42 @@ func (t *Tracer) read(m proc.Mapping, file mappedFile) (a *attachment, refused p
 		if err != nil {
 			return nil, unopened(m.PID), err
 		}
-		if a, err = t.check(lib); a == nil {
+		if a, err = ar.check(lib); a == nil {
 			lib.Close()
 			return nil, lib.ID, err
 		}
 	}
 	a.lib.Release, a.tenant, a.changed = file.release, tenant, st.Ctim
-	if err := t.admit(a.tenant, a.build); err != nil {
+	if err := ar.admit(a.tenant, a.build); err != nil {
 		a.lib.Close()
 		return nil, a.lib.ID, err
 	}
 	lib := a.lib
-	a.index = t.number(a.slot)
-	t.libraries[lib.ID] = a
-	t.inboxMu.Lock()
-	t.numbered[a.index] = append(t.numbered[a.index], a)
-	t.inboxMu.Unlock()
-	t.guard(a)
+	a.index = ar.libraries.number(a.slot)
+	ar.libraries.libraries[lib.ID] = a
+	ar.libraries.indexMu.Lock()
+	ar.libraries.numbered[a.index] = append(ar.libraries.numbered[a.index], a)
+	ar.libraries.indexMu.Unlock()
+	ar.guard(a)
 	return a, proc.FileID{}, nil
 }
 
-// known returns what became of a file that was read before: its attachment, or the ID and reason of its refusal. Both are
-// zero if the file must be read (again).
-func (t *Tracer) known(id proc.FileID, pid uint32) (a *attachment, refused proc.FileID, err error) {
-	if a := t.libraries[id]; a != nil {
+// known returns what became of a file that was read before: its attachment, or the ID and reason of its refusal. Both
+// are zero if the file must be read (again).
+func (ar *attacher) known(id proc.FileID, pid uint32) (a *attachment, refused proc.FileID, err error) {
+	if a := ar.libraries.libraries[id]; a != nil {
 		return a, proc.FileID{}, nil
 	}
-	if r := t.refused[id]; r != nil && !t.fits(r, inspect.Tenant(pid)) {
+	if r := ar.refusals.refused[id]; r != nil && !ar.fits(r, inspect.Tenant(pid)) {
 		return nil, id, r.why
 	}
 	return nil, proc.FileID{}, nil
 }
 
-// check returns an attachment for a library, or why it cannot be traced. It returns nil and no error for a library that is
-// not the runtime.
-func (t *Tracer) check(lib *metal.Library) (*attachment, error) {
-	if !lib.IsRuntime() && !t.finder.IsRuntime(lib.ID) {
+// check returns an attachment for a library, or why it cannot be traced. It returns nil and no error for a library that
+// is not the runtime.
+func (ar *attacher) check(lib *metal.Library) (*attachment, error) {
+	if !lib.IsRuntime() && !ar.finder.IsRuntime(lib.ID) {
 		return nil, nil // a library that uses the runtime, beside the one that holds it
 	}
 	go lib.Image() // this takes as long as the rest, and Layout needs it
@@ -517,4 +532,12 @@ func (t *Tracer) check(lib *metal.Library) (*attachment, error) {
 func byPhase(probes []metal.Probe) []metal.Probe {
 	slices.SortStableFunc(probes, func(a, b metal.Probe) int { return cmp.Compare(a.Point.Phase, b.Point.Phase) })
 	return probes
+}
+
+// notice tells the user why a process is not traced, unless its last notice was the same.
+func (ar *attacher) notice(pid uint32, why error) {
+	text := fmt.Sprintf("process %d: %v", pid, why)
+	if last := ar.lastNotice.Swap(&text); last == nil || *last != text {
+		ar.opts.Notice(text)
+	}
 }

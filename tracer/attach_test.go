@@ -355,8 +355,8 @@ func TestExecBeforeItIsFound(t *testing.T) {
 			}
 			release := tr.hold(func() { fixture.Do(t, known, "alloc 100 0 0 0 4096 1024 64") })
 			defer release()
-			tr.tracer.mu.Lock() // discovery waits for it
-			discovers := sync.OnceFunc(tr.tracer.mu.Unlock)
+			tr.tracer.attacher.mu.Lock() // discovery waits for it
+			discovers := sync.OnceFunc(tr.tracer.attacher.mu.Unlock)
 			defer discovers()
 			switch {
 			case nothing:
@@ -369,9 +369,9 @@ func TestExecBeforeItIsFound(t *testing.T) {
 			fixture.Do(t, p, "%sexec", prefix)
 			use(t, p, prefix, after)
 			announced := func() bool {
-				tr.tracer.inboxMu.Lock()
-				defer tr.tracer.inboxMu.Unlock()
-				return slices.ContainsFunc(tr.tracer.announced, func(a announcement) bool { return a.mapping.PID == pid })
+				tr.tracer.attacher.announced.mu.Lock()
+				defer tr.tracer.attacher.announced.mu.Unlock()
+				return slices.ContainsFunc(tr.tracer.attacher.announced.list, func(a announcement) bool { return a.mapping.PID == pid })
 			}
 			if name == "the reader is first" {
 				release()
@@ -579,8 +579,8 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// A process that ended, or executed another program, after it was looked at and before its end is watched for, is not announced:
-// neither is who has its PID then.
+// A process that ended, or executed another program, after it was looked at and before its end is watched for, is not
+// announced: neither is who has its PID then.
 func TestAnotherProcessThanTheOneThatWasLookedAt(t *testing.T) {
 	library := fixture.LibraryOf(t, fixture.LayoutB)
 	for _, how := range []string{"exec", "begin", "end"} {
@@ -590,7 +590,7 @@ func TestAnotherProcessThanTheOneThatWasLookedAt(t *testing.T) {
 		p := fixture.Launch(t)
 		pid := uint32(fixture.Number(t, p, "begin 0"))
 		release := tr.hold(func() { fixture.Do(t, known, "device 0 2") }) // so that nothing else announces it before
-		tr.tracer.mu.Lock()
+		tr.tracer.attacher.mu.Lock()
 		fixture.Do(t, p, "child 0 open %s", library)
 		image, err := proc.OpenImage(pid)
 		if err != nil {
@@ -612,8 +612,8 @@ func TestAnotherProcessThanTheOneThatWasLookedAt(t *testing.T) {
 		case "end":
 			fixture.Do(t, p, "end 0")
 		}
-		tr.tracer.mu.Unlock()
-		if _, err := tr.tracer.attachTo(looked, watch.NotSeen); err != nil {
+		tr.tracer.attacher.mu.Unlock()
+		if _, err := tr.tracer.attacher.attachTo(looked, watch.NotSeen); err != nil {
 			t.Fatal(how, err)
 		}
 		image.Close()

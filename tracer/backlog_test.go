@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
 	"tt-memtrace/aggregator"
 	"tt-memtrace/test/fixture"
 )

@@ -29,11 +29,11 @@ func TestAttachedWhileItAllocates(t *testing.T) {
 		if err := os.WriteFile(file, make([]byte, 16<<20), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		tr.tracer.mu.Lock() // nothing is attached to
+		tr.tracer.attacher.mu.Lock() // nothing is attached to
 		fixture.Do(t, p, "open %s", library)
 		fixture.Do(t, p, "device 0 1")
 		fixture.Do(t, p, "slide 0 %d %d %s", live, time.Millisecond.Nanoseconds(), file)
-		tr.tracer.mu.Unlock()
+		tr.tracer.attacher.mu.Unlock()
 		tr.await("it is read", func() bool {
 			s, known := tr.lookup(p.PID)
 			if known && s.Exact() && !s.Late && s.Buffers.WithoutBound() < live {
@@ -108,8 +108,8 @@ func TestStartedWhileManyAllocate(t *testing.T) {
 	}
 }
 
-// allEnded fails unless each buffer of a process was known when it was freed. What they reserved is not known before the
-// next comparison.
+// allEnded fails unless each buffer of a process was known when it was freed. What they reserved is not known before
+// the next comparison.
 func allEnded(t *testing.T, s aggregator.ProcessSnapshot) {
 	t.Helper()
 	if s.Buffers.Some() || s.Counters.UnmatchedFrees+s.Counters.Replaced > 0 ||

@@ -48,14 +48,14 @@ type resized struct {
 }
 
 // resizes handles the beginning of a change of an allocator's memories.
-func (r *run) resizes(rec record, e *bpf.MemtraceTtObject) {
+func (ds *devices) resizes(rec record, e *bpf.MemtraceTtObject) {
 	if rec.p != nil {
 		rec.p.resized[e.Object] = resized{rec.time, firstAsked}
 	}
 }
 
 // readResized reads the capacities of the resized allocators that are due or, with now, of all.
-func (r *run) readResized(p *traced, now bool) {
+func (ds *devices) readResized(p *traced, now bool) {
 	for allocator, at := range p.resized {
 		age := proc.Monotonic() - time.Duration(at.time)
 		if !now && age < at.next {
@@ -66,7 +66,7 @@ func (r *run) readResized(p *traced, now bool) {
 			continue
 		}
 		if capacity, err := p.Capacity(allocator); err == nil {
-			r.emit(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: p.mapping.PID, Time: proc.Now(),
+			ds.emit(nowOf(p.mapping.PID), aggregator.Event{Kind: aggregator.AllocatorSeen,
 				Device: p.deviceOf[allocator], Allocator: allocator, Capacity: &capacity})
 		}
 		if at.next = lastAsked; age < lastAsked {
@@ -77,9 +77,14 @@ func (r *run) readResized(p *traced, now bool) {
 	}
 }
 
+func (ds *devices) due(now bool) {
+	ds.capacities(now)
+	ds.closings(now)
+}
+
 // opening reports whether some device is opening whose chips are still unknown.
-func (r *run) opening() bool {
-	for _, p := range r.processes.each() {
+func (ds *devices) opening() bool {
+	for _, p := range ds.processes.each() {
 		for device := range p.unsized {
 			if _, described := p.devices[device]; !described {
 				return true
@@ -90,30 +95,27 @@ func (r *run) opening() bool {
 }
 
 // capacities reads the devices that are due or, with now, all of them.
-func (r *run) capacities(now bool) {
-	for _, p := range r.processes.each() {
-		r.readResized(p, now)
+func (ds *devices) capacities(now bool) {
+	for _, p := range ds.processes.each() {
+		ds.readResized(p, now)
 		for device, u := range p.unsized {
 			if !now && time.Now().Before(u.next) {
 				continue
 			}
 			allocator, capacity, err := p.AllocatorOf(device)
 			if err != nil && len(p.others) > 0 {
-				r.described(p, device) // it may belong to another build; then p reads by that build now
+				ds.described(p, device) // it may belong to another build; then p reads by that build now
 				allocator, capacity, err = p.AllocatorOf(device)
 			}
-			if err == nil && r.described(p, device) {
-				r.sized(p, origin{pid: p.mapping.PID, time: proc.Now()}, device, allocator, &capacity)
-				if p.of.sizes != nil && p.meshes[device] { // buffers are seldom on a single chip of a mesh
-					_, _ = p.bank(allocator, aggregator.DRAM) // otherwise it is read with its first buffer
-				}
+			if err == nil && ds.described(p, device) {
+				ds.sized(p, origin{pid: p.mapping.PID, time: proc.Now()}, device, allocator, &capacity)
 			} else if time.Since(u.since) > longestOpening {
 				delete(p.unsized, device)
 			} else {
 				u.wait = min(2*u.wait, lastSized)
 				u.next = time.Now().Add(u.wait)
 				if u.why != nil && len(p.devices[device]) == 0 && time.Since(u.since) >= settle { // sooner, the device or its process may just be ending
-					p.noticeOnce(r, u.why)
+					p.noticeOnce(ds.core, u.why)
 					u.why = nil
 				}
 			}
@@ -122,21 +124,21 @@ func (r *run) capacities(now bool) {
 }
 
 // described reports whether a device is described, after trying to.
-func (r *run) described(p *traced, device uint64) bool {
+func (ds *devices) described(p *traced, device uint64) bool {
 	if len(p.devices[device]) > 0 {
 		return true
 	}
-	d, err := r.chipsOf(p, device)
+	d, err := ds.chipsOf(p, device)
 	if err == nil {
-		r.opened(p, origin{pid: p.mapping.PID, time: proc.Now()}, device, d)
+		ds.opened(p, origin{pid: p.mapping.PID, time: proc.Now()}, device, d)
 	}
 	return err == nil
 }
 
 // sized emits a device's allocator and the sizes of the memories in whose banks it allocates.
-func (r *run) sized(p *traced, from origin, device, allocator uint64, capacity *aggregator.Capacity) {
+func (ds *devices) sized(p *traced, from origin, device, allocator uint64, capacity *aggregator.Capacity) {
 	p.noteSized(device, allocator)
-	r.emit(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: from.pid, TID: from.tid, Time: from.time,
+	ds.emit(from, aggregator.Event{Kind: aggregator.AllocatorSeen,
 		Device: device, Allocator: allocator, Capacity: capacity})
 }
 

@@ -12,7 +12,7 @@ import (
 
 // circularBuffer handles a record of a circular buffer. A buffer with many core ranges takes several records, of one
 // thread and in order. A missing one is counted as lost, and the rest of the buffer is dropped.
-func (r *run) circularBuffer(rec record) {
+func (ps *programs) circularBuffer(rec record) {
 	const fixed = int(unsafe.Sizeof(bpf.MemtraceTtCb{}))
 	from, p, b := rec.origin, rec.p, rec.bytes
 	known := p != nil
@@ -20,14 +20,14 @@ func (r *run) circularBuffer(rec record) {
 	if known {
 		p.touch(e.Program)
 	}
-	cb := r.partial[from.tid]
+	cb := ps.partial[from.tid]
 	if e.First == 0 {
 		cb = &aggregator.CircularBuffer{
 			Call: e.Call, Address: e.Address, Size: e.Size, Kind: aggregator.CBKind(e.Kind),
 			Ranges: make([]aggregator.CoreRange, 0, e.Count),
 		}
 	} else if cb == nil || uint32(len(cb.Ranges)) != e.First {
-		delete(r.partial, from.tid)
+		delete(ps.partial, from.tid)
 		return
 	}
 	const each = int(unsafe.Sizeof(bpf.MemtraceTtRange{}))
@@ -38,22 +38,22 @@ func (r *run) circularBuffer(rec record) {
 		})
 	}
 	if uint32(len(cb.Ranges)) < e.Count {
-		r.partial[from.tid] = cb
+		ps.partial[from.tid] = cb
 		return
 	}
-	delete(r.partial, from.tid)
+	delete(ps.partial, from.tid)
 	device, program, on := e.Device, e.Program, e.On // b is overwritten after this call, but the closures below run later
 	if known {
-		r.device(p, from, device)
+		ps.devices.device(p, from, device)
 	}
 	if cb.Kind == aggregator.Dataflow && known && !p.of.lib.Defines(metal.ReserveLocal) {
-		if r.relations(from.pid).marks(from.tid, cb) {
-			p.noticeOnce(r, errors.New("the cores of a dataflow buffer are not known exactly: it is counted on all cores that may have it"))
+		if ps.relations(from.pid).marks(from.tid, cb) {
+			p.noticeOnce(ps.core, errors.New("the cores of a dataflow buffer are not known exactly: it is counted on all cores that may have it"))
 		}
 	}
 	place := func(device uint64) {
-		r.emit(aggregator.Event{
-			Kind: aggregator.CBPlaced, PID: from.pid, TID: from.tid, Time: from.time,
+		ps.emit(from, aggregator.Event{
+			Kind:   aggregator.CBPlaced,
 			Device: device, Program: program, CB: cb,
 		})
 	}
@@ -61,8 +61,8 @@ func (r *run) circularBuffer(rec record) {
 		place(device)
 		return
 	}
-	r.onChips(p, from, device, program, func() {
-		for _, d := range r.spread(p, from, program, device, on) {
+	ps.onChips(p, from, device, program, func() {
+		for _, d := range ps.spread(p, from, program, device, on) {
 			place(d)
 		}
 	})

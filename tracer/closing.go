@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/bpf"
 	"tt-memtrace/internal/proc"
 )
@@ -38,10 +37,10 @@ const (
 )
 
 // closes handles the beginning of a device's close.
-func (r *run) closes(rec record, e *bpf.MemtraceTtObject) {
+func (ds *devices) closes(rec record, e *bpf.MemtraceTtObject) {
 	p, device := rec.p, e.Object
 	if p == nil {
-		r.emit(aggregator.Event{Kind: aggregator.DeviceClose, PID: rec.pid, TID: rec.tid, Time: rec.time, Device: device})
+		ds.emit(rec.origin, aggregator.Event{Kind: aggregator.DeviceClose, Device: device})
 		return
 	}
 	c := &closing{origin: rec.origin, next: time.Now().Add(firstClosed), wait: firstClosed, above: map[uint64]uint64{}}
@@ -58,19 +57,19 @@ func (r *run) closes(rec record, e *bpf.MemtraceTtObject) {
 	}
 	p.closing[device] = c
 	if len(p.closing) > maxAsked || !p.IsOpen(device) {
-		r.closed(p, device, rec.time)
+		ds.closed(p, device, rec.time)
 	}
 }
 
 // closings checks whether the devices that are due (or, with now, all closing ones) have closed.
-func (r *run) closings(now bool) {
-	for _, p := range r.processes.each() {
+func (ds *devices) closings(now bool) {
+	for _, p := range ds.processes.each() {
 		for device, c := range p.closing {
 			if !now && time.Now().Before(c.next) {
 				continue
 			}
 			if !p.IsOpen(device) {
-				r.closed(p, device, proc.Now())
+				ds.closed(p, device, proc.Now())
 				continue
 			}
 			c.wait = min(2*c.wait, lastClosed)
@@ -80,32 +79,30 @@ func (r *run) closings(now bool) {
 }
 
 // closed handles that a closing device has closed, and the meshes above it with it.
-func (r *run) closed(p *traced, device, at uint64) {
+func (ds *devices) closed(p *traced, device, at uint64) {
 	c := p.closing[device]
 	delete(p.closing, device)
 	// A mesh closes before its chips do: what its programs have there moves to the chips' own devices, and ends with
 	// those.
 	for mesh, before := range p.closing {
 		if before.origin.time <= c.origin.time && p.shareChips(mesh, device) {
-			r.closed(p, mesh, at)
+			ds.closed(p, mesh, at)
 		}
 	}
 	from := c.origin
 	from.time = at
 	for mesh, allocator := range c.above {
 		if p.allocators[allocator] {
-			r.processOf(from)
-			r.allocatorEnds(p, from, allocator)
+			ds.processOf(from)
+			ds.allocatorEnds(p, from, allocator)
 		}
-		r.notOpen(p, from, mesh, c.origin.time)
+		ds.notOpen(p, from, mesh, c.origin.time)
 	}
-	r.notOpen(p, from, device, c.origin.time)
+	ds.notOpen(p, from, device, c.origin.time)
 }
 
-// notOpen removes a device from the accounts. began is when it began to close, 0 if unknown. A trace that was
-// recorded or replayed on it after that belongs to the device that opened next at this address, and is lost with this
-// one.
-func (r *run) notOpen(p *traced, from origin, device, began uint64) {
+// notOpen removes a device from the accounts. began is when it began to close, 0 if unknown.
+func (ds *devices) notOpen(p *traced, from origin, device, began uint64) {
 	p.notAbove(device)
 	delete(p.closing, device)
 	delete(p.devices, device)
@@ -116,31 +113,20 @@ func (r *run) notOpen(p *traced, from origin, device, began uint64) {
 		clear(p.closed)
 	}
 	p.closed[device] = from.time
-	if rel := r.processes.get(from.pid).relations; rel != nil {
-		rel.rings.Drop(device)
-		for queue, q := range rel.queues {
-			if q.device == device {
-				delete(rel.queues, queue)
-				if q.traced > began {
-					r.raise(from.pid, exact.ReasonTracesMissed)
-				}
-			}
+	if rel := ds.processes.get(from.pid).relations; rel != nil {
+		for _, f := range ds.closers {
+			f.deviceClosed(p, rel, from, device, began)
 		}
 	}
-	r.emit(aggregator.Event{Kind: aggregator.DeviceClose, PID: from.pid, TID: from.tid, Time: from.time, Device: device})
-	if rel := r.processes.get(from.pid).relations; rel != nil && len(p.devices) == 0 {
-		for program := range rel.chipsUnknown { // the program is on no chip any more
-			r.chipsKnown(from.pid, from.time, program)
-		}
-	}
+	ds.emit(from, aggregator.Event{Kind: aggregator.DeviceClose, Device: device})
 }
 
 // endsAt handles that a device opens, or an allocator ends, at an address: a closing device there, or with that
 // allocator, has closed.
-func (r *run) endsAt(p *traced, object, at uint64) {
+func (ds *devices) endsAt(p *traced, object, at uint64) {
 	for device, c := range p.closing {
 		if device == object || c.allocator == object && object != 0 {
-			r.closed(p, device, at)
+			ds.closed(p, device, at)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package tracer
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/aggregator/exact"
@@ -10,14 +11,26 @@ import (
 	"tt-memtrace/internal/proc"
 )
 
-// rings reads the kernel-config rings of processes that ran since the last read: no probe is hit when a launch or a
+// rings reads the kernel-config rings.
+type rings struct {
+	*core
+	// round is the read of launches that the rings are read with.
+	round time.Time
+}
+
+// read reads the kernel-config rings of processes that ran since the last read: no probe is hit when a launch or a
 // replay gets its place in one.
-func (r *run) rings() {
-	for pid, p := range r.processes.each() {
-		if rel := r.relations(pid); !rel.ringsRead.Equal(r.launchedAt) && rel.ringsDue(pid) {
-			r.configRings(p)
+func (rs *rings) read() {
+	for pid, p := range rs.processes.each() {
+		if rel := rs.relations(pid); !rel.ringsRead.Equal(rs.round) && rel.ringsDue(pid) {
+			rs.configRings(p)
 		}
 	}
+}
+
+// deviceClosed forgets the rings of a device.
+func (rs *rings) deviceClosed(_ *traced, rel *relations, _ origin, device, _ uint64) {
+	rel.rings.Drop(device)
 }
 
 // ringsDue reports whether a process's rings may have changed since they were last read.
@@ -28,10 +41,10 @@ func (rel *relations) ringsDue(pid uint32) bool {
 
 // configRings emits the contents of a process's kernel-config rings that changed. A ring that cannot be read is
 // unknown, and is read again in the next round.
-func (r *run) configRings(p *traced) {
+func (rs *rings) configRings(p *traced) {
 	pid := p.mapping.PID
-	rel := r.relations(pid)
-	rel.ringsRead, rel.ringsAgain = r.launchedAt, !proc.FineClock()
+	rel := rs.relations(pid)
+	rel.ringsRead, rel.ringsAgain = rs.round, !proc.FineClock()
 	rel.ringsRan, _ = proc.ProcessorTime(pid)
 	var failed error
 	var unread []aggregator.Chip
@@ -50,7 +63,7 @@ func (r *run) configRings(p *traced) {
 		case errors.Is(err, metal.ErrUnsupported):
 			if !rel.ringsNoticed {
 				rel.ringsNoticed = true
-				r.t.opts.Notice(fmt.Sprintf("process %d: kernel-config rings are not shown: %v", pid, err))
+				rs.opts.Notice(fmt.Sprintf("process %d: kernel-config rings are not shown: %v", pid, err))
 			}
 			changed = rel.rings.Unread(device)
 		case p.IsClosed(device) || !proc.Alive(pid):
@@ -62,16 +75,16 @@ func (r *run) configRings(p *traced) {
 			changed = rel.rings.Unread(device)
 		}
 		for _, shown := range changed {
-			r.emit(aggregator.Event{Kind: aggregator.ConfigRingUsed, PID: pid, Time: uint64(proc.Monotonic()), Device: device, ConfigRing: shown})
+			rs.emit(nowOf(pid), aggregator.Event{Kind: aggregator.ConfigRingUsed, Device: device, ConfigRing: shown})
 		}
 	}
 	why := aggregator.Reason{Code: exact.ReasonConfigRingUnread, Chips: unread}
 	switch at := uint64(proc.Monotonic()); {
 	case failed != nil:
 		why.Detail = failed.Error()
-		r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: at, Reason: &why})
+		rs.raiseWhy(origin{pid: pid, time: at}, why)
 	case rel.ringsUnread:
-		r.emit(aggregator.Event{Kind: aggregator.ReasonLifted, PID: pid, Time: at, Reason: &why})
+		rs.lift(origin{pid: pid, time: at}, why)
 	}
 	rel.ringsUnread = failed != nil
 }

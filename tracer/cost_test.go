@@ -106,7 +106,7 @@ func bytesOf[T any](v *T) []byte {
 func TestReadingABufferAllocatesNothing(t *testing.T) {
 	const pid, device, allocator, buffer = 7, 0x100, 0x101, 0x200
 	accounts := aggregator.New()
-	r := newRun(&Tracer{}, func(events []aggregator.Event) {
+	r := newRun(newAttacher(&env{}), func(events []aggregator.Event) {
 		for i := range events {
 			accounts.Apply(&events[i])
 		}
@@ -117,8 +117,8 @@ func TestReadingABufferAllocatesNothing(t *testing.T) {
 		allocators: map[uint64]bool{allocator: true},
 	}}
 	chips := []aggregator.Chip{{Number: 0}}
-	r.emit(aggregator.Event{Kind: aggregator.ProcessStart, PID: pid, Time: 1})
-	r.emit(aggregator.Event{Kind: aggregator.DeviceOpen, PID: pid, Time: 2, Device: device, Opened: &aggregator.Opened{Chips: chips}})
+	r.emit(origin{pid: pid, time: 1}, aggregator.Event{Kind: aggregator.ProcessStart})
+	r.emit(origin{pid: pid, time: 2}, aggregator.Event{Kind: aggregator.DeviceOpen, Device: device, Opened: &aggregator.Opened{Chips: chips}})
 	r.flush()
 	head := bpf.MemtraceTtHead{Pid: pid, Tid: pid, Time: 3}
 	alloc := bpf.MemtraceTtAlloc{Head: head, Buffer: buffer, Device: device, Allocator: allocator, Size: 4096}

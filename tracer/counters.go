@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/cilium/ebpf"
 
 	"tt-memtrace/bpf"
+	"tt-memtrace/internal/proc"
 )
 
 // filled counts entries that the reader sees while it walks a table.
@@ -64,9 +66,9 @@ func (t *Tracer) Fills() []Fill {
 		return nil
 	}
 	list = append(list, Fill{"interpreters", n, uint64(t.objects.Pythons.MaxEntries())})
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return append(list, Fill{"libraries", t.builds(), uint64(t.room.all)})
+	t.attacher.mu.Lock()
+	defer t.attacher.mu.Unlock()
+	return append(list, Fill{"libraries", t.attacher.libraries.builds(), uint64(t.attacher.libraries.room.all)})
 }
 
 // keys counts the keys of a map of PIDs. If keys are deleted meanwhile, the iteration can start over; so it stops at
@@ -88,10 +90,10 @@ func keys(m *ebpf.Map) (n uint64, err error) {
 // Refused returns how many mapped files contain the runtime but cannot be traced: processes that use them are in no
 // account.
 func (t *Tracer) Refused() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.attacher.mu.Lock()
+	defer t.attacher.mu.Unlock()
 	n := 0
-	for _, r := range t.refused {
+	for _, r := range t.attacher.refusals.refused {
 		if r.why != nil {
 			n++
 		}
@@ -100,10 +102,10 @@ func (t *Tracer) Refused() int {
 }
 
 // Counters sums the BPF programs' counters over all CPUs.
-func (t *Tracer) Counters() (bpf.MemtraceTtCounters, error) {
+func (e *env) Counters() (bpf.MemtraceTtCounters, error) {
 	var sum bpf.MemtraceTtCounters
 	var each []bpf.MemtraceTtCounters
-	if err := t.objects.Counters.Lookup(uint32(0), &each); err != nil {
+	if err := e.objects.Counters.Lookup(uint32(0), &each); err != nil {
 		return sum, fmt.Errorf("reading the counters: %w", err)
 	}
 	for _, c := range each {
@@ -118,6 +120,48 @@ func (t *Tracer) Counters() (bpf.MemtraceTtCounters, error) {
 		sum.Clipped += c.Clipped
 		sum.Uncounted += c.Uncounted
 	}
-	sum.Unreserved += t.unreserved.Load()
+	sum.Unreserved += e.unreserved.Load()
 	return sum, nil
+}
+
+// Behind returns the age of the newest event read while other events wait; 0 if none waits. It may be called from any
+// goroutine, at any time.
+func (t *Tracer) Behind() time.Duration {
+	l := lag{time.Duration(t.caughtUp.Load()), time.Duration(t.newest.Load())}
+	waiting, _ := t.Backlog()
+	return l.of(proc.Monotonic(), waiting > 0)
+}
+
+// lag says how far behind the reader is. No single clock shows that: after a quiet hour the newest event is an hour
+// old when the next one arrives, and on a busy host something always waits. So the lag is the age of the newest event
+// read, but at most the time since the reader caught up, by reading everything or by waking up. caughtUp is 0 while
+// the reader sleeps.
+type lag struct{ caughtUp, newest time.Duration }
+
+func (l lag) of(now time.Duration, waiting bool) time.Duration {
+	if !waiting || l.caughtUp == 0 {
+		return 0
+	}
+	return max(min(now-l.caughtUp, now-l.newest), 0)
+}
+
+// Backlog returns how many bytes of events wait in the BPF ring buffer, and its size; both 0 after Close. It may be
+// called from any goroutine.
+func (t *Tracer) Backlog() (waiting, size uint64) {
+	t.readerMu.Lock()
+	defer t.readerMu.Unlock()
+	if t.reader == nil || t.readerClosed {
+		return 0, 0
+	}
+	return uint64(t.reader.AvailableBytes()), uint64(t.reader.BufferSize())
+}
+
+// closeReader unmaps the ring buffer.
+func (t *Tracer) closeReader() {
+	t.readerMu.Lock()
+	defer t.readerMu.Unlock()
+	if t.reader != nil {
+		t.reader.Close()
+		t.readerClosed = true
+	}
 }

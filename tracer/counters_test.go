@@ -37,10 +37,10 @@ func TestAttachingFails(t *testing.T) {
 	tr := start(t, Options{PIDs: pids})
 	library := fixture.LibraryOf(t, fixture.LayoutA)
 	program := attachedProgram(tr)
-	tr.tracer.mu.Lock()
+	tr.tracer.attacher.mu.Lock()
 	good := tr.tracer.bpfPrograms[program]
 	tr.tracer.bpfPrograms[program] = nil
-	tr.tracer.mu.Unlock()
+	tr.tracer.attacher.mu.Unlock()
 	if good == nil {
 		t.Fatalf("there is no BPF program %s", program)
 	}
@@ -49,9 +49,9 @@ func TestAttachingFails(t *testing.T) {
 	tr.noticed("attaching to ")
 	tr.untraced(processes[0].PID)
 
-	tr.tracer.mu.Lock()
+	tr.tracer.attacher.mu.Lock()
 	tr.tracer.bpfPrograms[program] = good
-	tr.tracer.mu.Unlock()
+	tr.tracer.attacher.mu.Unlock()
 	fixture.Do(t, processes[1], "open %s", library)
 	fixture.Do(t, processes[1], "device 0 1")
 	tr.awaitProcess(pids[1])
@@ -99,17 +99,17 @@ func (tr *trace) untraced(pids ...uint32) {
 func TestAttachingSucceedsLater(t *testing.T) {
 	tr := start(t, Options{})
 	program := attachedProgram(tr)
-	tr.tracer.mu.Lock()
+	tr.tracer.attacher.mu.Lock()
 	good := tr.tracer.bpfPrograms[program]
 	tr.tracer.bpfPrograms[program] = nil
-	tr.tracer.mu.Unlock()
+	tr.tracer.attacher.mu.Unlock()
 	early := keep(t, tr, fixture.User(t, fixture.LayoutA))
 	tr.untraced(early.p.PID)
 	early.device(0, 1)
 	early.alloc(0, aggregator.DRAM, 1)
-	tr.tracer.mu.Lock()
+	tr.tracer.attacher.mu.Lock()
 	tr.tracer.bpfPrograms[program] = good
-	tr.tracer.mu.Unlock()
+	tr.tracer.attacher.mu.Unlock()
 	fixture.User(t, fixture.LayoutA)
 	tr.untraced()
 	tr.awaitProcess(early.p.PID)

@@ -3,6 +3,8 @@ package tracer
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"tt-memtrace/aggregator"
@@ -12,25 +14,32 @@ import (
 	"tt-memtrace/internal/memory"
 )
 
-func (r *run) recordsOfDevices() []recordKind {
-	close := takes(bpf.MemtraceTtKindTT_DEVICE_CLOSE, r.closes)
-	gone := takes(bpf.MemtraceTtKindTT_ALLOCATOR_GONE, r.allocatorGone)
+// devices are the records of devices and their allocators, from when they open until they have closed.
+type devices struct {
+	*core
+	// names of the chips seen so far.
+	names inspect.ChipNames
+}
+
+func (ds *devices) records() []recordKind {
+	close := takes(bpf.MemtraceTtKindTT_DEVICE_CLOSE, ds.closes)
+	gone := takes(bpf.MemtraceTtKindTT_ALLOCATOR_GONE, ds.allocatorGone)
 	close.from, gone.from = tracedProcess, tracedProcess
 	return []recordKind{
-		takes(bpf.MemtraceTtKindTT_DEVICE_OPEN, r.opens),
+		takes(bpf.MemtraceTtKindTT_DEVICE_OPEN, ds.opens),
 		close,
 		gone,
-		takes(bpf.MemtraceTtKindTT_RESIZED, r.resizes),
+		takes(bpf.MemtraceTtKindTT_RESIZED, ds.resizes),
 	}
 }
 
 // opens handles the beginning of a device's opening.
-func (r *run) opens(rec record, e *bpf.MemtraceTtObject) {
+func (ds *devices) opens(rec record, e *bpf.MemtraceTtObject) {
 	p, device := rec.p, e.Object
 	if p == nil {
 		return
 	}
-	r.endsAt(p, device, rec.time) // whatever was at this address before is gone
+	ds.endsAt(p, device, rec.time) // whatever was at this address before is gone
 	p.touch(device)
 	p.notAbove(device)
 	delete(p.devices, device)
@@ -38,28 +47,28 @@ func (r *run) opens(rec record, e *bpf.MemtraceTtObject) {
 	delete(p.waiting, device)
 	delete(p.closed, device)
 	// If the device is not complete yet, its first buffer asks again.
-	if d, err := r.chipsOf(p, device); err == nil {
-		r.opened(p, rec.origin, device, d)
+	if d, err := ds.chipsOf(p, device); err == nil {
+		ds.opened(p, rec.origin, device, d)
 	}
 	p.awaitCapacity(device)
 }
 
 // allocatorGone handles the end of an allocator.
-func (r *run) allocatorGone(rec record, e *bpf.MemtraceTtObject) {
-	r.allocatorEnds(rec.p, rec.origin, e.Object)
+func (ds *devices) allocatorGone(rec record, e *bpf.MemtraceTtObject) {
+	ds.allocatorEnds(rec.p, rec.origin, e.Object)
 }
 
-func (r *run) allocatorEnds(p *traced, from origin, allocator uint64) {
+func (ds *devices) allocatorEnds(p *traced, from origin, allocator uint64) {
 	if p != nil {
-		r.dropAllocator(p, from, allocator)
+		ds.dropAllocator(p, from, allocator)
 		p.touch(allocator)
 	}
-	r.emit(aggregator.Event{Kind: aggregator.AllocatorGone, PID: from.pid, TID: from.tid, Time: from.time, Allocator: allocator})
+	ds.emit(from, aggregator.Event{Kind: aggregator.AllocatorGone, Allocator: allocator})
 }
 
 // dropAllocator forgets an allocator that ended.
-func (r *run) dropAllocator(p *traced, from origin, allocator uint64) {
-	r.endsAt(p, allocator, from.time)
+func (ds *devices) dropAllocator(p *traced, from origin, allocator uint64) {
+	ds.endsAt(p, allocator, from.time)
 	delete(p.allocators, allocator)
 	delete(p.unknownCapacities, allocator)
 	delete(p.resized, allocator)
@@ -68,14 +77,14 @@ func (r *run) dropAllocator(p *traced, from origin, allocator uint64) {
 }
 
 // know emits the descriptions of a buffer's device and allocator unless that was done.
-func (r *run) know(p *traced, from origin, device, allocator uint64) {
+func (ds *devices) know(p *traced, from origin, device, allocator uint64) {
 	if _, closed := p.closed[device]; closed && p.allocators[allocator] {
-		r.closeFailed(p, from)
+		ds.closeFailed(p, from)
 	}
-	r.device(p, from, device)
+	ds.device(p, from, device)
 	if !p.allocators[allocator] {
 		capacity, err := p.Capacity(allocator)
-		r.sized(p, from, device, allocator, &capacity)
+		ds.sized(p, from, device, allocator, &capacity)
 		if err != nil {
 			p.unknownCapacities[allocator] = unknownCapacity{err, time.Now()}
 			p.awaitCapacity(device) // to ask for its banks again
@@ -85,16 +94,15 @@ func (r *run) know(p *traced, from origin, device, allocator uint64) {
 
 // closeFailed has a process read again that uses a device, with the same allocator, after the device began to close:
 // what it held was dropped, and still exists.
-func (r *run) closeFailed(p *traced, from origin) {
-	r.unreadOf(p)
+func (ds *devices) closeFailed(p *traced, from origin) {
+	ds.unreadOf(p)
 	p.reconciliation.suspect = time.Now()
-	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: from.pid, TID: from.tid, Time: from.time,
-		Reason: &aggregator.Reason{Code: exact.ReasonInconsistentEvents, Detail: "a device was used after it was closed"}})
+	ds.raiseWhy(from, aggregator.Reason{Code: exact.ReasonInconsistentEvents, Detail: "a device was used after it was closed"})
 }
 
 // uses reports whether a live process has the chip with a unique ID.
-func (r *run) uses(unique uint64) bool {
-	for _, p := range r.processes.each() {
+func (ds *devices) uses(unique uint64) bool {
+	for _, p := range ds.processes.each() {
 		if p.chips.Uses(unique) {
 			return true
 		}
@@ -104,21 +112,21 @@ func (r *run) uses(unique uint64) bool {
 
 // noticeOnce emits one notice per process about what could not be read of it. A typical process closes its device a
 // moment after its first allocation; what it held is then shown without chips.
-func (p *traced) noticeOnce(r *run, err error) {
+func (p *traced) noticeOnce(c *core, err error) {
 	if !p.noticed {
 		p.noticed = true
-		r.t.opts.Notice(fmt.Sprintf("process %d: %v", p.mapping.PID, err))
+		c.opts.Notice(fmt.Sprintf("process %d: %v", p.mapping.PID, err))
 	}
 }
 
 // device emits a device's description while the device exists, unless that was done. A device that cannot be read now
 // enters the accounts without chips and is read again later.
-func (r *run) device(p *traced, from origin, address uint64) {
+func (ds *devices) device(p *traced, from origin, address uint64) {
 	chips, met := p.devices[address]
 	if len(chips) > 0 || met && p.unsized[address] != nil {
 		return
 	}
-	d, err := r.chipsOf(p, address)
+	d, err := ds.chipsOf(p, address)
 	if errors.Is(err, memory.ErrLater) {
 		p.awaitCapacity(address)
 	} else if err != nil {
@@ -127,27 +135,108 @@ func (r *run) device(p *traced, from origin, address uint64) {
 			u.why = fmt.Errorf("the chips of its device at %#x are unknown: %w", address, err)
 		}
 	}
-	r.opened(p, from, address, d)
+	ds.opened(p, from, address, d)
 }
 
 // opened emits a device's description, and what waited for that.
-func (r *run) opened(p *traced, from origin, address uint64, d inspect.Device) {
-	opened := r.noteOpened(p, address, d)
-	r.emit(aggregator.Event{Kind: aggregator.DeviceOpen, PID: from.pid, TID: from.tid, Time: from.time,
-		Device: address, Opened: opened})
+func (ds *devices) opened(p *traced, from origin, address uint64, d inspect.Device) {
+	opened := ds.noteOpened(p, address, d)
+	ds.emit(from, aggregator.Event{Kind: aggregator.DeviceOpen, Device: address, Opened: opened})
 	if len(opened.Chips) > 0 {
 		p.chipsRead(address)
 	}
 }
 
 // noteOpened notes that a device is open, and returns its description.
-func (r *run) noteOpened(p *traced, address uint64, d inspect.Device) *aggregator.Opened {
-	opened := p.chips.Opened(d, r.names, r.uses)
+func (ds *devices) noteOpened(p *traced, address uint64, d inspect.Device) *aggregator.Opened {
+	opened := p.chips.Opened(d, ds.names, ds.uses)
 	p.devices[address] = opened.Chips
 	if delete(p.meshes, address); d.Mesh {
 		p.meshes[address] = true
 	}
-	r.relations(p.mapping.PID).ringsAgain = true
+	ds.relations(p.mapping.PID).ringsAgain = true
 	delete(p.closed, address)
 	return opened
+}
+
+// scanned adds what a scan found of devices and their allocators.
+func (ds *devices) scanned(rd *reading, from origin, scan *aggregator.Scan) {
+	ds.dropEndedAllocators(from, rd, scan)
+	ds.knowDevices(from, rd, rd.devices, scan)
+}
+
+// dropEndedAllocators adds the live allocators to a scan, and forgets known ones that it did not find: the records of
+// their ends were lost.
+func (ds *devices) dropEndedAllocators(from origin, rd *reading, scan *aggregator.Scan) {
+	p := rd.of
+	if rd.buffersOnly || rd.result.Unsearched != nil || p.marked == whyTwice {
+		return
+	}
+	scan.Live, scan.LiveRead = slices.Clone(rd.result.Found), true
+	for a := range p.allocators {
+		_, since := rd.touched[a]
+		switch {
+		case since || slices.Contains(rd.result.Found, a):
+		case p.reconciliation.met[a]:
+			scan.Live = append(scan.Live, a)
+		default:
+			ds.dropAllocator(p, from, a)
+		}
+	}
+}
+
+// knowDevices adds open devices and the capacities of their allocators to a scan, and makes known those that could not
+// be read then. A device that had closed has opened again, and that record was lost.
+func (ds *devices) knowDevices(from origin, rd *reading, open map[uint64]uint64, scan *aggregator.Scan) {
+	p := rd.of
+	for _, device := range slices.Sorted(maps.Keys(open)) {
+		allocator := open[device]
+		d, read := rd.described[device]
+		if _, since := rd.touched[device]; read && !since && len(p.devices[device]) == 0 {
+			scan.Devices = append(scan.Devices, aggregator.ScannedDevice{Device: device, Opened: *ds.noteOpened(p, device, d)})
+		}
+		ds.device(p, from, device) // if it could not be read then
+		c, read := rd.capacities[allocator]
+		if _, since := rd.touched[allocator]; read && !since {
+			if p.allocators[allocator] {
+				p.forgetBanks(allocator) // it may have another size now
+			} else {
+				p.noteSized(device, allocator)
+			}
+			scan.Sizes = append(scan.Sizes, aggregator.ScannedCapacity{Allocator: allocator, Device: device, Capacity: c})
+		}
+		if allocator != 0 {
+			ds.know(p, from, device, allocator)
+		}
+	}
+	for i := range scan.Buffers {
+		h := &scan.Buffers[i]
+		if _, ok := rd.touched[h.Buffer]; !ok && !rd.gone(h.Device, h.Allocator) {
+			ds.know(p, from, h.Device, h.Allocator)
+		}
+	}
+}
+
+// reopened removes devices that closed without a record, and describes again those that have other chips than known:
+// another device opened at the same address. It reports whether there are such; then the process must be read again,
+// because the accounts drop what the earlier device had.
+func (ds *devices) reopened(p *traced, rd *reading) (any bool) {
+	from := origin{pid: p.mapping.PID, time: rd.at}
+	for _, device := range rd.closed {
+		if _, known := p.devices[device]; known && p.closing[device] == nil && p.IsClosed(device) {
+			ds.notOpen(p, from, device, 0)
+		}
+	}
+	for device, allocator := range rd.result.Devices {
+		known := p.devices[device]
+		d, err := ds.chipsOf(p, device)
+		if len(known) == 0 || err != nil || slices.Equal(known, p.chips.Opened(d, ds.names, ds.uses).Chips) {
+			continue
+		}
+		ds.notOpen(p, from, device, 0)
+		delete(p.allocators, allocator)
+		ds.opened(p, from, device, d)
+		any = true
+	}
+	return any
 }

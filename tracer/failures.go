@@ -20,24 +20,29 @@ func (a *attachment) notCovered() []string {
 	return list
 }
 
-func (r *run) recordsOfFailures() []recordKind {
-	return []recordKind{takes(bpf.MemtraceTtKindTT_REFUSED, r.allocationFailed)}
+// failures are the records of allocations and programs that found no room.
+type failures struct {
+	*core
+	stacks *stacks
+}
+
+func (fs *failures) records() []recordKind {
+	return []recordKind{takes(bpf.MemtraceTtKindTT_REFUSED, fs.allocationFailed)}
 }
 
 // allocationFailed turns a message that the runtime is about to throw into an event, if it is about an allocation or
 // a program that found no room.
-func (r *run) allocationFailed(rec record, e *bpf.MemtraceTtRefusal) {
-	from := rec.origin
-	stack := r.stacks.take(from)
+func (fs *failures) allocationFailed(rec record, e *bpf.MemtraceTtRefusal) {
+	stack := fs.stacks.take(rec.origin)
 	f, memory := failure(message(e), stack)
 	if f == nil {
 		return
 	}
-	event := aggregator.Event{Kind: aggregator.AllocationFailed, PID: from.pid, TID: from.tid, Time: from.time, Memory: memory, Stack: stack, Failure: f}
+	event := aggregator.Event{Kind: aggregator.AllocationFailed, Memory: memory, Stack: stack, Failure: f}
 	if f.Kind.OfProgram() {
 		event.Program = e.Program
 	}
-	r.emit(event)
+	fs.emit(rec.origin, event)
 }
 
 // messageKinds say what messages are about. A release words some of them differently; these words are in all releases.

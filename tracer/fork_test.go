@@ -61,8 +61,8 @@ func TestForkedWorkersAreReadLate(t *testing.T) {
 	}
 }
 
-// A forked child has a copy of its parent's mesh also where it opens the same chips itself, and where its parent closed that mesh
-// since, of which it knows nothing.
+// A forked child has a copy of its parent's mesh also where it opens the same chips itself, and where its parent closed
+// that mesh since, of which it knows nothing.
 func TestForkedChildOpensItsParentsChips(t *testing.T) {
 	t.Parallel()
 	for _, closed := range []bool{false, true} {
@@ -240,8 +240,8 @@ func TestPIDOfAProcessWhoseEndWasLost(t *testing.T) {
 	tr.await("it is right", func() bool { s, _ := tr.lookup(pid); return right(s) })
 }
 
-// A trace that was captured on a device whose opening is found later, as the record of that is lost, is taken to be of the
-// device that was there before: what it overwrites is unknown.
+// A trace that was captured on a device whose opening is found later, as the record of that is lost, is taken to be of
+// the device that was there before: what it overwrites is unknown.
 func TestTraceOfADeviceWhoseOpeningWasLost(t *testing.T) {
 	tr := start(t, Options{Follow: uint32(os.Getpid()), RingBytes: uint32(os.Getpagesize())})
 	p := fixture.User(t, fixture.LayoutB)
@@ -291,8 +291,8 @@ func TestTraceOfAnUnknownDevice(t *testing.T) {
 	}
 }
 
-// Where records of traces are lost of a process that nothing is known of, it stays marked: nothing else tells what a trace
-// overwrites. A process that comes later is not.
+// Where records of traces are lost of a process that nothing is known of, it stays marked: nothing else tells what a
+// trace overwrites. A process that comes later is not.
 func TestLostTracesOfAProcessThatIsNotKnownYet(t *testing.T) {
 	tr := start(t, Options{Follow: uint32(os.Getpid()), RingBytes: uint32(os.Getpagesize())})
 	p := fixture.User(t, fixture.LayoutB)
@@ -414,8 +414,8 @@ func TestWhatCanBeACopyIsMarked(t *testing.T) {
 	})
 }
 
-// What a child allocates on a copy of what its parent has open is its own, and what the copy has of its parent's is not,
-// also once it was compared. What is lost of it stays marked.
+// What a child allocates on a copy of what its parent has open is its own, and what the copy has of its parent's is
+// not, also once it was compared. What is lost of it stays marked.
 func TestChildAllocatesOnACopy(t *testing.T) {
 	t.Parallel()
 	tr := start(t, Options{Follow: uint32(os.Getpid())})
@@ -447,8 +447,8 @@ func TestChildAllocatesOnACopy(t *testing.T) {
 	}
 }
 
-// What a child allocated on a copy of what its parent has open, before a tracer came, is marked, with how much it can be, on
-// the chip of its parent, also where that numbers them in its own way. What is a copy for certain is not.
+// What a child allocated on a copy of what its parent has open, before a tracer came, is marked, with how much it can
+// be, on the chip of its parent, also where that numbers them in its own way. What is a copy for certain is not.
 func TestLateChildThatAllocatedOnACopy(t *testing.T) {
 	t.Parallel()
 	for _, own := range []bool{false, true} {

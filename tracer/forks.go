@@ -41,6 +41,13 @@ type forkSearch struct {
 	soughtAt time.Time
 }
 
+// forks finds forked processes, and tells what of the copied objects is their own.
+type forks struct {
+	*core
+	devices *devices
+	search  forkSearch
+}
+
 // forksEvery is the shortest interval between searches.
 const forksEvery = 100 * time.Millisecond
 
@@ -72,23 +79,23 @@ func (s *forkSearch) searching() bool {
 }
 
 // findLostForks searches for forks of all processes after a loss, at most once a second unless somebody waits.
-func (r *run) findLostForks() {
-	if !r.forks.lost || len(r.syncs) == 0 && time.Since(r.forks.soughtAt) < time.Second {
+func (fo *forks) findLostForks(awaited bool) {
+	if !fo.search.lost || !awaited && time.Since(fo.search.soughtAt) < time.Second {
 		return
 	}
-	r.forks.lost, r.forks.soughtAt = false, time.Now()
+	fo.search.lost, fo.search.soughtAt = false, time.Now()
 	var list []proc.Mapping
-	for _, p := range r.processes.each() {
+	for _, p := range fo.processes.each() {
 		list = append(list, p.mapping)
 	}
 	if len(list) > 0 {
-		r.findForks(list...)
+		fo.findForks(list...)
 	}
 }
 
 // findForks searches for unknown processes that were forked from others.
-func (r *run) findForks(of ...proc.Mapping) {
-	s := &r.forks
+func (fo *forks) findForks(of ...proc.Mapping) {
+	s := &fo.search
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.of = append(s.of, of...)
@@ -97,10 +104,10 @@ func (r *run) findForks(of ...proc.Mapping) {
 	}
 	s.running = true
 	known := map[uint32]bool{}
-	for pid := range r.processes.each() {
+	for pid := range fo.processes.each() {
 		known[pid] = true
 	}
-	r.background.Go(func() {
+	fo.background.Go(func() {
 		for {
 			s.mu.Lock()
 			list, awaited := s.of, s.awaited
@@ -109,7 +116,7 @@ func (r *run) findForks(of ...proc.Mapping) {
 			s.mu.Unlock()
 			if len(list) == 0 {
 				if awaited {
-					r.t.reader.Flush()
+					fo.reader.Flush()
 				}
 				return
 			}
@@ -136,7 +143,7 @@ func (r *run) findForks(of ...proc.Mapping) {
 					return slices.ContainsFunc(list, func(m proc.Mapping) bool { return m.ID == id })
 				})
 				if err == nil && slices.ContainsFunc(files, func(m proc.Mapping) bool { return wanted[place{m.ID, m.Base}] }) {
-					r.t.look(pid, 0)
+					fo.attacher.look(pid, 0)
 				}
 			}
 		}
@@ -144,24 +151,24 @@ func (r *run) findForks(of ...proc.Mapping) {
 }
 
 // forkOf describes a process whose memory has copies of its parent's objects; nil if it has none.
-func (r *run) forkOf(p *traced) *inspect.Fork {
+func (fo *forks) forkOf(p *traced) *inspect.Fork {
 	from, pid := p.reconciliation.forkedFrom, p.mapping.PID
 	if from == 0 {
 		return nil
 	}
 	unfreed := p.leftover == nil || len(p.leftover.Buffers) > 0
-	return &inspect.Fork{From: from, Inherited: r.inherited(p), Used: maps.Clone(p.used), Unfreed: unfreed, Opened: func() (map[uint64]bool, bool, error) {
-		return r.t.ownDevices(pid)
+	return &inspect.Fork{From: from, Inherited: fo.inherited(p), Used: maps.Clone(p.used), Unfreed: unfreed, Opened: func() (map[uint64]bool, bool, error) {
+		return fo.ownDevices(pid)
 	}}
 }
 
 // inherited are the devices that a process's traced ancestors had open when it was forked.
-func (r *run) inherited(p *traced) map[uint64]bool {
+func (fo *forks) inherited(p *traced) map[uint64]bool {
 	list := map[uint64]bool{}
 	now, at := proc.Ticks(), proc.Now()
 	for of, from := p.mapping, p.reconciliation.forkedFrom; from != 0; {
 		of.PID = from
-		parent, _ := r.processes.traced(from)
+		parent, _ := fo.processes.traced(from)
 		if parent == nil {
 			from = proc.ForkedFrom(of)
 			continue
@@ -180,67 +187,16 @@ func (r *run) inherited(p *traced) map[uint64]bool {
 }
 
 // copiesAreOwn handles the end of a process: copies of its objects now belong to its forked children.
-func (r *run) copiesAreOwn(from origin) {
-	for _, p := range r.processes.each() {
+func (lv *lives) copiesAreOwn(from origin) {
+	for _, p := range lv.processes.each() {
 		if p.reconciliation.forkedFrom == from.pid {
 			p.reconciliation.forkedFrom = proc.ForkedFrom(p.mapping)
 			p.leftover, p.usedBefore = nil, nil
 			p.start.Late = true
-			r.describe(p, from.time)
-			r.read(p, true)
+			lv.describe(p, from.time)
+			lv.comparisons.read(p, true)
 		}
 	}
-}
-
-// watchForks makes the BPF programs note which devices the forks of a process open from now on. It does not watch a
-// process that is already ending: nothing would delete the entry any more, and the next process with its PID would
-// inherit it.
-func (t *Tracer) watchForks(pid uint32) error {
-	key := bpf.MemtraceTtOwnKey{Pid: uint64(pid)}
-	err := t.objects.OwnDevices.Update(key, uint64(0), ebpf.UpdateNoExist)
-	if errors.Is(err, ebpf.ErrKeyExist) {
-		err = nil
-	}
-	if err == nil && !proc.Alive(pid) {
-		if err = t.objects.OwnDevices.Delete(key); errors.Is(err, ebpf.ErrKeyNotExist) {
-			err = nil
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("watching the forks of process %d: %w", pid, err)
-	}
-	return nil
-}
-
-// ownDevices returns the devices that a forked process opened itself since tracing began, and whether these are all,
-// because the fork happened after that. It also deletes entries of ended processes.
-func (t *Tracer) ownDevices(pid uint32) (devices map[uint64]bool, all bool, err error) {
-	devices = map[uint64]bool{}
-	var started, at uint64
-	if err := t.objects.OwnDevices.Lookup(bpf.MemtraceTtOwnKey{Pid: uint64(pid)}, &started); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return devices, false, fmt.Errorf("reading which devices process %d opened: %w", pid, err)
-	}
-	all = started != 0
-	var key bpf.MemtraceTtOwnKey
-	var left []bpf.MemtraceTtOwnKey
-	entries := t.objects.OwnDevices.Iterate()
-	for entries.Next(&key, &at) {
-		switch own := key.Pid == uint64(pid); {
-		case own && key.Device != 0 && (!all || at == started):
-			devices[key.Device] = true
-		case own && key.Device != 0, !own && !proc.Alive(uint32(key.Pid)):
-			left = append(left, key)
-		}
-	}
-	if err := entries.Err(); err != nil {
-		return devices, false, fmt.Errorf("reading which devices process %d opened: %w", pid, err)
-	}
-	for _, key := range left {
-		if err := t.objects.OwnDevices.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return devices, false, fmt.Errorf("forgetting the devices of process %d: %w", key.Pid, err)
-		}
-	}
-	return devices, all, nil
 }
 
 // use notes that a forked process allocated on a device. So the device is its own, or a copy of one that another
@@ -284,28 +240,36 @@ func (p *traced) leaves(rd *reading) {
 
 // chipsOn returns the chips of a device, even if the process has only a copy of it. A copy's chips are named by the
 // process that it was forked from.
-func (r *run) chipsOn(p *traced, device uint64, from uint32) []aggregator.Chip {
+func (fo *forks) chipsOn(p *traced, device uint64, from uint32) []aggregator.Chip {
 	if chips := p.devices[device]; len(chips) > 0 {
 		return chips
 	}
-	if parent, known := r.processes.traced(from); known && len(parent.devices[device]) > 0 {
+	if parent, known := fo.processes.traced(from); known && len(parent.devices[device]) > 0 {
 		return parent.devices[device]
 	}
-	d, err := r.chipsOf(p, device)
+	d, err := fo.devices.chipsOf(p, device)
 	if err != nil {
 		return nil
 	}
-	return d.Chips(from, r.names, r.uses)
+	return d.Chips(from, fo.devices.names, fo.devices.uses)
+}
+
+// scanned adds whether the scan left out something of a forked process.
+func (fo *forks) scanned(rd *reading, _ origin, scan *aggregator.Scan) {
+	scan.Settles = append(scan.Settles, exact.ReasonForked)
+	if why := fo.forkDoubt(rd.of, rd); why != nil {
+		scan.Reasons = append(scan.Reasons, *why)
+	}
 }
 
 // forkDoubt returns a reason if some of a forked process's devices may be copies of devices that its parent closed, or
 // if it may have allocated on copies; or nil.
-func (r *run) forkDoubt(p *traced, rd *reading) *aggregator.Reason {
+func (fo *forks) forkDoubt(p *traced, rd *reading) *aggregator.Reason {
 	p.unsure = false
 	why := aggregator.Reason{Code: exact.ReasonForked}
 	mark := func(device uint64, detail string) {
 		p.unsure, why.Detail = true, detail
-		for _, c := range r.chipsOn(p, device, rd.fork.From) {
+		for _, c := range fo.chipsOn(p, device, rd.fork.From) {
 			if !slices.Contains(why.Chips, c) {
 				why.Chips = append(why.Chips, c)
 			}
@@ -332,4 +296,55 @@ func (r *run) forkDoubt(p *traced, rd *reading) *aggregator.Reason {
 		return nil
 	}
 	return &why
+}
+
+// watch makes the BPF programs note which devices the forks of a process open from now on. It does not watch a
+// process that is already ending: nothing would delete the entry any more, and the next process with its PID would
+// inherit it.
+func (fo *forks) watch(pid uint32) error {
+	key := bpf.MemtraceTtOwnKey{Pid: uint64(pid)}
+	err := fo.objects.OwnDevices.Update(key, uint64(0), ebpf.UpdateNoExist)
+	if errors.Is(err, ebpf.ErrKeyExist) {
+		err = nil
+	}
+	if err == nil && !proc.Alive(pid) {
+		if err = fo.objects.OwnDevices.Delete(key); errors.Is(err, ebpf.ErrKeyNotExist) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("watching the forks of process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// ownDevices returns the devices that a forked process opened itself since tracing began, and whether these are all,
+// because the fork happened after that. It also deletes entries of ended processes.
+func (fo *forks) ownDevices(pid uint32) (devices map[uint64]bool, all bool, err error) {
+	devices = map[uint64]bool{}
+	var started, at uint64
+	if err := fo.objects.OwnDevices.Lookup(bpf.MemtraceTtOwnKey{Pid: uint64(pid)}, &started); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return devices, false, fmt.Errorf("reading which devices process %d opened: %w", pid, err)
+	}
+	all = started != 0
+	var key bpf.MemtraceTtOwnKey
+	var left []bpf.MemtraceTtOwnKey
+	entries := fo.objects.OwnDevices.Iterate()
+	for entries.Next(&key, &at) {
+		switch own := key.Pid == uint64(pid); {
+		case own && key.Device != 0 && (!all || at == started):
+			devices[key.Device] = true
+		case own && key.Device != 0, !own && !proc.Alive(uint32(key.Pid)):
+			left = append(left, key)
+		}
+	}
+	if err := entries.Err(); err != nil {
+		return devices, false, fmt.Errorf("reading which devices process %d opened: %w", pid, err)
+	}
+	for _, key := range left {
+		if err := fo.objects.OwnDevices.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return devices, false, fmt.Errorf("forgetting the devices of process %d: %w", key.Pid, err)
+		}
+	}
+	return devices, all, nil
 }

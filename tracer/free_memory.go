@@ -12,10 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// scheduleFreeOSMemory returns memory to the kernel at the next pause. Reading files and processes leaves behind
-// several times what is kept of them, and the heap by itself shrinks slowly.
-func (t *Tracer) scheduleFreeOSMemory() { t.freeing.Reset(pause) }
-
 const pause = time.Second
 
 // Loading the BPF programs allocates 6 MB of garbage. With the usual GOGC, which collects often while the heap is

@@ -245,9 +245,9 @@ func (tr *trace) noticed(parts ...string) {
 
 // links are how many there are to probes.
 func (tr *trace) links() (n int) {
-	tr.tracer.mu.Lock()
-	defer tr.tracer.mu.Unlock()
-	for _, s := range tr.tracer.sets() {
+	tr.tracer.attacher.mu.Lock()
+	defer tr.tracer.attacher.mu.Unlock()
+	for _, s := range tr.tracer.attacher.libraries.sets() {
 		for _, links := range s.links {
 			n += len(links)
 		}

@@ -6,7 +6,8 @@ import (
 	"tt-memtrace/internal/proc"
 )
 
-// A file is not opened again only where none but the one that is attached to can have its number, and a write to it shows.
+// A file is not opened again only where none but the one that is attached to can have its number, and a write to it
+// shows.
 func TestHeld(t *testing.T) {
 	const watch = 7
 	id, other := proc.FileID{Device: 1, Inode: 2}, proc.FileID{Device: 1, Inode: 3}
@@ -24,11 +25,12 @@ func TestHeld(t *testing.T) {
 		{"nobody watches for writes", &attachment{watch: watch, plain: true, probes: &probeSet{}}, false, id, false},
 	} {
 		a := test.is
-		tr := &Tracer{libraries: map[proc.FileID]*attachment{id: a}, writes: &writeWatch{watched: map[int32]*attachment{}}}
+		at := newAttacher(&env{})
+		at.libraries.libraries[id], at.writes = a, &writeWatch{watched: map[int32]*attachment{}}
 		if test.watched {
-			tr.writes.watched[watch] = a
+			at.writes.watched[watch] = a
 		}
-		if got := tr.held(test.id); (got == a) != test.held {
+		if got := at.held(test.id); (got == a) != test.held {
 			t.Errorf("%s: held %v, want %v", test.name, got == a, test.held)
 		}
 	}

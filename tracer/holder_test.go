@@ -78,9 +78,9 @@ func TestWhatIsNotKnownToUseTheRuntime(t *testing.T) {
 		})
 	}
 	refuse := func(id proc.FileID, why error) {
-		tr.tracer.mu.Lock()
-		defer tr.tracer.mu.Unlock()
-		tr.tracer.refuse(id, p.PID, why)
+		tr.tracer.attacher.mu.Lock()
+		defer tr.tracer.attacher.mu.Unlock()
+		tr.tracer.attacher.refusals.refuse(id, p.PID, why)
 	}
 	refuse(unopened(p.PID), discover.NotSeen(proc.ErrMapsBusy))
 	said("it may use the runtime and is not traced: " + proc.ErrMapsBusy.Error())
@@ -166,13 +166,13 @@ func TestProbesThatEndWithTheMainThread(t *testing.T) {
 	delete(r.processes, 7)
 	one.mapping.PID, one.reconciliation = p.PID, reconciliation{}
 	r.processes.of(p.PID).join(one, true)
-	r.t.opts.PIDs, r.t.lacks.MultiUprobes = []uint32{p.PID}, true
-	if r.check(); one.marked != "" {
+	r.opts.PIDs, r.lacks.MultiUprobes = []uint32{p.PID}, true
+	if r.comparisons.check(); one.marked != "" {
 		t.Errorf("it is marked: %s", one.marked)
 	}
 	fixture.Do(t, p, "leave")
-	r.checkedAt = time.Time{}
-	if r.check(); one.marked != whyHeadless || r.count(aggregator.ReasonRaised) != 1 {
+	r.comparisons.checkedAt = time.Time{}
+	if r.comparisons.check(); one.marked != whyHeadless || r.count(aggregator.ReasonRaised) != 1 {
 		t.Errorf("it is marked %q, by %+v", one.marked, r.batch)
 	}
 }

@@ -75,8 +75,8 @@ func TestLibraryThatAStrangerServes(t *testing.T) {
 	}
 }
 
-// A library that hangs, or finds no room, takes the probes out of nobody else's: who maps that next is traced from its first
-// allocation.
+// A library that hangs, or finds no room, takes the probes out of nobody else's: who maps that next is traced from its
+// first allocation.
 func TestStrangersLibraryEvictsNobody(t *testing.T) {
 	tr := start(t, Options{Follow: uint32(os.Getpid())})
 	tr.rooms(room{maxLibraries, 1, 100})
@@ -93,7 +93,7 @@ func TestStrangersLibraryEvictsNobody(t *testing.T) {
 	tr.awaitProcess(one.PID)
 	another := fixture.StrangerWith(t, fixture.LayoutB, 2)
 	tr.untraced(hangs.PID, another.PID)
-	tr.tracer.retry()
+	tr.tracer.attacher.retry()
 	tr.sync()
 	victim := keep(t, tr, fixture.User(t, fixture.LayoutA))
 	victim.device(0, 0)
@@ -137,7 +137,8 @@ func TestSlowFiles(t *testing.T) {
 }
 
 // However many of a stranger's processes do not answer, others' events come into the accounts while these are still
-// waited for by who can wait, and each of the stranger's is marked. How long who is in a hurry may wait is tested with its reads.
+// waited for by who can wait, and each of the stranger's is marked. How long who is in a hurry may wait is tested with
+// its reads.
 func TestHungProcessesHoldNobodyUp(t *testing.T) {
 	// Nobody who waits gives up before the test is over: otherwise the events that wait for it never come.
 	before := memory.Patience()
@@ -191,8 +192,8 @@ func TestHungProcessesHoldNobodyUp(t *testing.T) {
 	tr.stop()
 }
 
-// Buffers in pages that lie in a file which never answers for a moment, again and again, in processes with very many mappings: however
-// often these are read, others' accounts go on, and the tracer ends.
+// Buffers in pages that lie in a file which never answers for a moment, again and again, in processes with very many
+// mappings: however often these are read, others' accounts go on, and the tracer ends.
 func TestRacesHoldNobodyUp(t *testing.T) {
 	file, _ := fixture.HangingFile(t)
 	tr := start(t, Options{Follow: uint32(os.Getpid())})

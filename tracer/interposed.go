@@ -16,8 +16,8 @@ import (
 )
 
 // The runtime's throwing functions are instances of a template, which every file has that throws with the same types of
-// arguments. The dynamic linker takes the first one that it finds for all of them, the runtime too: that of an extension
-// or of the program itself. So the probes of failures go into these files as well.
+// arguments. The dynamic linker takes the first one that it finds for all of them, the runtime too: that of an
+// extension or of the program itself. So the probes of failures go into these files as well.
 
 // maxInterposing bounds the files of a process that are opened to find these functions.
 const maxInterposing = 256
@@ -30,8 +30,8 @@ type interposing struct {
 
 // attachInterposed attaches the probes of failures to the other files that a process maps and that define the same
 // functions: once for each set of probes and scope. It opens files, so the caller must not hold t.mu.
-func (t *Tracer) attachInterposed(m proc.Mapping) {
-	if !t.interposes(m, interposing{"", t.scope(m.PID)}) {
+func (ar *attacher) attachInterposed(m proc.Mapping) {
+	if !ar.interposes(m, interposing{"", ar.scope(m.PID)}) {
 		return
 	}
 	files := 0
@@ -48,17 +48,17 @@ func (t *Tracer) attachInterposed(m proc.Mapping) {
 		return cmp.Compare(min(apart(x)*apart(x), 1), min(apart(y)*apart(y), 1))
 	})
 	for _, o := range list {
-		if err := t.interpose(m, o); err != nil {
-			t.opts.Notice(fmt.Sprintf("failures that %s throws are not seen: %v", o.Path, err))
+		if err := ar.interpose(m, o); err != nil {
+			ar.opts.Notice(fmt.Sprintf("failures that %s throws are not seen: %v", o.Path, err))
 		}
 	}
 }
 
 // interposes reports whether a file is looked at for the first time.
-func (t *Tracer) interposes(m proc.Mapping, file interposing) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	a := t.attachmentOf(m)
+func (ar *attacher) interposes(m proc.Mapping, file interposing) bool {
+	ar.mu.Lock()
+	defer ar.mu.Unlock()
+	a := ar.libraries.attachmentOf(m)
 	if a == nil || a.probes == nil || len(a.failureProbes) == 0 || a.probes.interposed[file] {
 		return false
 	}
@@ -67,10 +67,10 @@ func (t *Tracer) interposes(m proc.Mapping, file interposing) bool {
 }
 
 // attachmentOf returns the library that a mapping is of, or nil. The caller holds t.mu.
-func (t *Tracer) attachmentOf(m proc.Mapping) *attachment {
-	t.inboxMu.Lock()
-	defer t.inboxMu.Unlock()
-	for _, a := range t.libraries {
+func (lb *libraries) attachmentOf(m proc.Mapping) *attachment {
+	lb.indexMu.Lock()
+	defer lb.indexMu.Unlock()
+	for _, a := range lb.libraries {
 		if a.mapped[m.ID] {
 			return a
 		}
@@ -79,15 +79,15 @@ func (t *Tracer) attachmentOf(m proc.Mapping) *attachment {
 }
 
 // interpose attaches the probes of failures of a library to one other file, if that defines some of the functions.
-func (t *Tracer) interpose(m, o proc.Mapping) error {
-	scope := t.scope(m.PID)
+func (ar *attacher) interpose(m, o proc.Mapping) error {
+	scope := ar.scope(m.PID)
 	file, err := discover.OpenFile(memory.FilesOf(o.PID), o)
 	if err != nil {
 		return nil // its user serves it, or the process has ended
 	}
 	defer file.Close()
 	name := memory.ProcName(file)
-	if !metal.KnowsThrows(name) || !t.interposes(m, interposing{path.Base(o.Path), scope}) {
+	if !metal.KnowsThrows(name) || !ar.interposes(m, interposing{path.Base(o.Path), scope}) {
 		return nil
 	}
 	lib, err := metal.OpenFile(name, o.Path)
@@ -99,10 +99,10 @@ func (t *Tracer) interpose(m, o proc.Mapping) error {
 	if err != nil {
 		return err
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	a := t.attachmentOf(m)
-	if a == nil || a.probes == nil || a.probes.links[scope] == nil || t.closed {
+	ar.mu.Lock()
+	defer ar.mu.Unlock()
+	a := ar.libraries.attachmentOf(m)
+	if a == nil || a.probes == nil || a.probes.links[scope] == nil || ar.closed {
 		return nil
 	}
 	var probes []metal.Probe
@@ -114,10 +114,10 @@ func (t *Tracer) interpose(m, o proc.Mapping) error {
 	if len(probes) == 0 {
 		return nil
 	}
-	if err := checkDescriptors(t.descriptors(len(probes)), "attaching to "+o.Path); err != nil {
+	if err := checkDescriptors(ar.uprobes.descriptors(len(probes)), "attaching to "+o.Path); err != nil {
 		return err
 	}
-	links, err := t.uprobes(ex, probes, a.probes.index, scope)
+	links, err := ar.uprobes.uprobes(ex, probes, a.probes.index, scope)
 	if err == nil {
 		a.probes.links[scope] = append(a.probes.links[scope], links...)
 	}

@@ -11,8 +11,8 @@ import (
 	"tt-memtrace/test/fixture"
 )
 
-// What a process holds that was forked before the probes were attached is read, however long after that its first record
-// comes, and also if none comes.
+// What a process holds that was forked before the probes were attached is read, however long after that its first
+// record comes, and also if none comes.
 func TestForkedBeforeProbesAreAttached(t *testing.T) {
 	t.Parallel()
 	for _, o := range []Options{{Follow: uint32(os.Getpid())}, {}} {
@@ -32,22 +32,22 @@ func forkedBeforeProbesAreAttached(t *testing.T, o Options, silent bool) {
 	if err := os.WriteFile(library, fixture.Read(t, fixture.LibraryOf(t, fixture.LayoutB)), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	tr.tracer.mu.Lock() // nothing is attached to
+	tr.tracer.attacher.mu.Lock() // nothing is attached to
 	fixture.Do(t, p, "open %s", library)
 	child := fork(t, p)
 	fixture.Do(t, p, "child 0 device 4 2")
 	fixture.Do(t, p, "child 0 alloc 100 4 0 0 8192 1024 64")
 	want := uint64(1)
-	tr.tracer.mu.Unlock()
+	tr.tracer.attacher.mu.Unlock()
 	tr.awaitProcess(p.PID)
 	if !silent {
-		tr.tracer.mu.Lock()
-		for _, set := range tr.tracer.sets() {
+		tr.tracer.attacher.mu.Lock()
+		for _, set := range tr.tracer.attacher.libraries.sets() {
 			for scope, linked := range set.linked { // long ago
 				set.linked[scope] = moment{1, linked.ticks}
 			}
 		}
-		tr.tracer.mu.Unlock()
+		tr.tracer.attacher.mu.Unlock()
 		fixture.Do(t, p, "child 0 alloc 100 4 0 0 8192 1024 128")
 		want++
 	}

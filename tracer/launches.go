@@ -1,6 +1,7 @@
 package tracer
 
 import (
+	"math"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -8,89 +9,104 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/bpf"
+	"tt-memtrace/internal/metal"
 	"tt-memtrace/internal/proc"
 )
 
 // launchEvery is how often counts without records (launches), rings and host memory are read.
 const launchEvery = 500 * time.Millisecond
 
-// launchState is kept from one read of launches to the next.
-type launchState struct {
+// launches counts launches, which send no records, and names the operations that make them.
+type launches struct {
+	*core
+	rings *rings
 	// launchedAt is when launches were last read, into launchKeys and launchValues.
 	launchedAt   time.Time
 	launchKeys   []bpf.MemtraceTtLaunchKey
 	launchValues []bpf.MemtraceTtLaunch
 	// exited are the processes that ended since then, with their times.
 	exited map[uint32]uint64
+
+	// unnamed are workloads whose first launch is awaited, unnamedSoughtAt is when nameLaunched last looked.
+	unnamed         []unnamed
+	unnamedSoughtAt time.Time
+	// callers holds, by file, the functions that launch ttnn operations.
+	callers map[proc.FileVersion]*metal.Launchers
+}
+
+func (ls *launches) due(now bool) {
+	ls.readCounts(now)
+	ls.nameLaunched(math.MaxUint64)
 }
 
 // readCounts emits launches, rings and host memory, at most every launchEvery unless now is set.
-func (r *run) readCounts(now bool) {
-	if !now && time.Since(r.launchedAt) < launchEvery {
+func (ls *launches) readCounts(now bool) {
+	if !now && time.Since(ls.launchedAt) < launchEvery {
 		return
 	}
-	r.launchedAt = time.Now()
-	r.launches()
-	r.rings()
-	r.hostMemory()
-	clear(r.exited)
+	ls.launchedAt = time.Now()
+	ls.rings.round = ls.launchedAt
+	ls.read()
+	ls.rings.read()
+	ls.hostMemory()
+	clear(ls.exited)
 }
 
 // hostMemory reads the processes' resident memory, and emits it if it changed by more than a hundredth.
-func (r *run) hostMemory() {
-	for pid, p := range r.processes.each() {
+func (ls *launches) hostMemory() {
+	for pid, p := range ls.processes.each() {
 		bytes, ok := proc.ResidentMemory(pid)
 		if !ok || max(bytes, p.resident)-min(bytes, p.resident) <= p.resident/100 {
 			continue
 		}
 		p.resident = bytes
-		r.emit(aggregator.Event{Kind: aggregator.HostMemoryRead, PID: pid, Time: uint64(proc.Monotonic()), Size: bytes})
+		ls.emit(nowOf(pid), aggregator.Event{Kind: aggregator.HostMemoryRead, Size: bytes})
 	}
 }
 
-// launches turns the BPF programs' counts of launches into events.
-func (r *run) launches() {
-	if r.launchKeys == nil {
-		r.launchKeys = make([]bpf.MemtraceTtLaunchKey, 4096)
-		r.launchValues = make([]bpf.MemtraceTtLaunch, 4096)
+// read turns the BPF programs' counts of launches into events.
+func (ls *launches) read() {
+	if ls.launchKeys == nil {
+		ls.launchKeys = make([]bpf.MemtraceTtLaunchKey, 4096)
+		ls.launchValues = make([]bpf.MemtraceTtLaunch, 4096)
 	}
 	var cursor ebpf.MapBatchCursor
 	total := 0
 	for {
-		n, err := r.t.objects.Launches.BatchLookup(&cursor, r.launchKeys, r.launchValues, nil)
+		n, err := ls.objects.Launches.BatchLookup(&cursor, ls.launchKeys, ls.launchValues, nil)
 		total += n
 		for i := range n {
-			key := r.launchKeys[i]
+			key := ls.launchKeys[i]
 			pid := uint32(key.Pid)
-			if r.endedBefore(pid, r.launchValues[i].Last) || !r.isTraced(pid) && CheckPID(pid) != nil {
-				r.t.objects.Launches.Delete(key) // the process ended, perhaps before it was watched
+			if ls.endedBefore(pid, ls.launchValues[i].Last) || !ls.isTraced(pid) && CheckPID(pid) != nil {
+				ls.objects.Launches.Delete(key) // the process ended, perhaps before it was watched
 				continue
 			}
-			r.launch(pid, key.Object, &r.launchValues[i], false)
+			ls.launch(pid, key.Object, &ls.launchValues[i], false)
 		}
 		if err != nil {
-			r.t.filled.launches.Store(uint64(total))
+			ls.filled.launches.Store(uint64(total))
 			return // ErrKeyNotExist means that all were read
 		}
 	}
 }
 
 // launch emits the launches of a workload or a program that were not emitted yet. gone: it ends, or has ended.
-func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch, gone bool) {
-	rel := r.relations(pid)
+func (ls *launches) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch, gone bool) {
+	rel := ls.relations(pid)
 	before := rel.published[object]
 	if l.Count <= before {
 		// A lower count: another object is at this address, and the record of the old one's end is still to come.
 		return
 	}
-	p, known := r.processes.traced(pid)
-	if known && !gone && !rel.ringsRead.Equal(r.launchedAt) {
-		r.configRings(p)
+	p, known := ls.processes.traced(pid)
+	if known && !gone && !rel.ringsRead.Equal(ls.launchedAt) {
+		ls.rings.configRings(p)
 	}
 	w, c := rel.workloads[object], rel.programs[object]
 	if w == nil && c == nil && !rel.unknown[object] {
 		var late bool
-		if w, late = r.findWorkload(pid, rel, object); late && !gone {
+		if w, late = ls.findWorkload(pid, rel, object); late && !gone {
 			return // the next round asks again
 		}
 	}
@@ -100,14 +116,14 @@ func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch, gone bo
 	}
 	rel.published[object] = l.Count
 	emit := func(program uint64) {
-		e := aggregator.Event{Kind: aggregator.Launched, PID: pid, Time: l.Last, Count: l.Count - before, Program: program}
+		e := aggregator.Event{Kind: aggregator.Launched, Count: l.Count - before, Program: program}
 		if c := rel.programs[program]; c != nil {
 			if c.config == 0 && known && !gone && len(rel.rings) > 0 {
 				c.config = p.ConfigSize(program)
 			}
 			e.Size = c.config
 		}
-		r.emit(e)
+		ls.emit(origin{pid: pid, time: l.Last}, e)
 	}
 	switch {
 	case w != nil && !w.asked && rel.ended:
@@ -115,7 +131,7 @@ func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch, gone bo
 			emit(0) // without a program: who launched it is not known any more, so none may be shown as launched by no operation
 		}
 	case w != nil:
-		r.nameWorkload(pid, rel, w, l)
+		ls.nameWorkload(pid, rel, w, l)
 		for _, p := range w.programs {
 			emit(p)
 		}
@@ -129,23 +145,23 @@ func (r *run) launch(pid uint32, object uint64, l *bpf.MemtraceTtLaunch, gone bo
 }
 
 // lastLaunches emits the launches of an object that ends. No record about it is still to come.
-func (r *run) lastLaunches(pid uint32, object uint64, l *bpf.MemtraceTtLaunch) {
-	r.relations(pid).unknown[object] = true
-	r.launch(pid, object, l, true)
+func (ls *launches) lastLaunches(pid uint32, object uint64, l *bpf.MemtraceTtLaunch) {
+	ls.relations(pid).unknown[object] = true
+	ls.launch(pid, object, l, true)
 }
 
 // launchesAtEnd emits, for a process that ended, the launches since the last read of objects that it did not destroy.
-func (r *run) launchesAtEnd(from origin) {
-	rel := r.processes.get(from.pid).relations
+func (ls *launches) launchesAtEnd(from origin) {
+	rel := ls.processes.get(from.pid).relations
 	if rel == nil {
 		return
 	}
 	rel.ended = true
 	last := func(object uint64) {
 		var l bpf.MemtraceTtLaunch
-		err := r.t.objects.Launches.Lookup(bpf.MemtraceTtLaunchKey{Object: object, Pid: uint64(from.pid)}, &l)
+		err := ls.objects.Launches.Lookup(bpf.MemtraceTtLaunchKey{Object: object, Pid: uint64(from.pid)}, &l)
 		if err == nil && l.Last <= from.time { // otherwise the count is of a later process with this PID
-			r.launch(from.pid, object, &l, true)
+			ls.launch(from.pid, object, &l, true)
 		}
 	}
 	for object := range rel.workloads {
@@ -165,19 +181,19 @@ func (r *run) launchesAtEnd(from origin) {
 
 // missedWorkloads handles lost ends of workloads. Their last launches are lost with them. Launches of a new workload
 // at the same address cannot be distinguished, and it may have another name.
-func (r *run) missedWorkloads(span) {
-	for _, rel := range r.processes.related() {
+func (ls *launches) missedWorkloads(span) {
+	for _, rel := range ls.processes.related() {
 		for _, w := range rel.workloads {
 			w.name, w.asked = "", false
 		}
 	}
-	r.raiseOnAll(exact.ReasonLaunchesUncounted)
+	ls.raiseOnAll(exact.ReasonLaunchesUncounted)
 }
 
 // findWorkload finds the programs of a workload that was created before tracing began. late: the answer did not come
 // in time; ask again.
-func (r *run) findWorkload(pid uint32, rel *relations, object uint64) (w *workload, late bool) {
-	p, known := r.processes.traced(pid)
+func (ls *launches) findWorkload(pid uint32, rel *relations, object uint64) (w *workload, late bool) {
+	p, known := ls.processes.traced(pid)
 	if !known || !p.reconciliation.read {
 		return nil, false
 	}
@@ -198,7 +214,16 @@ func (r *run) findWorkload(pid uint32, rel *relations, object uint64) (w *worklo
 
 // endedBefore reports whether a count is of a process that ended since the last read of counts, and not of a later
 // one with its PID.
-func (r *run) endedBefore(pid uint32, last uint64) bool {
-	at, ok := r.exited[pid]
+func (ls *launches) endedBefore(pid uint32, last uint64) bool {
+	at, ok := ls.exited[pid]
 	return ok && last <= at
+}
+
+func (ls *launches) named(pid uint32, at uint64, programs []uint64, name string) {
+	if name == "" {
+		return
+	}
+	for _, p := range programs {
+		ls.emit(origin{pid: pid, time: at}, aggregator.Event{Kind: aggregator.ProgramNamed, Program: p, Operation: name})
+	}
 }

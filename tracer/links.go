@@ -83,23 +83,24 @@ func attachToNoPID() error {
 	return err
 }
 
+// uprobes attaches BPF programs to files.
+type uprobes struct {
+	*env
+	releasing sync.WaitGroup
+	closing   chan struct{} // a semaphore: one element for each link that is being closed
+}
+
 // maxOwnProbes is the most processes that get probes of their own. A hit runs through the probes of all of them to
 // find the right one; the map of traced processes costs the same for any number.
 const maxOwnProbes = 4
 
-// perPID reports whether each traced process gets probes of its own.
-func (t *Tracer) perPID() bool {
-	n := len(t.opts.PIDs)
-	return n > 0 && n <= maxOwnProbes && (t.lacks.MultiUprobes || !t.lacks.PIDFilter)
-}
-
 // noticeMissingFeatures tells the user once what the missing features mean.
-func (t *Tracer) noticeMissingFeatures() {
+func (up *uprobes) noticeMissingFeatures() {
 	switch {
-	case t.lacks.MultiUprobes:
-		t.opts.Notice("this kernel has no multi-uprobes (Linux 6.6 has them): " + withoutMulti)
-	case t.lacks.PIDFilter && len(t.opts.PIDs) > 0:
-		t.opts.Notice("this kernel's multi-uprobes see only one thread of a process (Linux 6.10 fixed that): " + withoutPIDFilter)
+	case up.lacks.MultiUprobes:
+		up.opts.Notice("this kernel has no multi-uprobes (Linux 6.6 has them): " + withoutMulti)
+	case up.lacks.PIDFilter && len(up.opts.PIDs) > 0:
+		up.opts.Notice("this kernel's multi-uprobes see only one thread of a process (Linux 6.10 fixed that): " + withoutPIDFilter)
 	}
 }
 
@@ -140,23 +141,23 @@ var pointPrograms = func() []string {
 // cookieArguments is the bit of a cookie from which on it has the arguments of a message.
 const cookieArguments = 16
 
-// cookie tells the BPF programs where a probe is: in which library, for atPoint, which point's program to run and, where
-// the runtime throws, which arguments its message has.
+// cookie tells the BPF programs where a probe is: in which library, for atPoint, which point's program to run and,
+// where the runtime throws, which arguments its message has.
 func cookie(library uint32, p metal.Probe) uint64 {
 	return uint64(p.Arguments)<<cookieArguments | uint64(slices.Index(pointPrograms, p.Point.BPFProgram))*maxLibraries | uint64(library)
 }
 
 // uprobes attaches the BPF programs of probes to a file, in this order. pid 0 means all processes. If one fails, none
 // stays attached.
-func (t *Tracer) uprobes(ex *link.Executable, probes []metal.Probe, library, pid uint32) ([]link.Link, error) {
-	if t.lacks.MultiUprobes {
-		return t.perfEvents(ex, probes, library, pid)
+func (up *uprobes) uprobes(ex *link.Executable, probes []metal.Probe, library, pid uint32) ([]link.Link, error) {
+	if up.lacks.MultiUprobes {
+		return up.perfEvents(ex, probes, library, pid)
 	}
 	o := link.UprobeMultiOptions{PID: pid}
 	for _, p := range probes {
 		o.Addresses, o.Cookies = append(o.Addresses, p.Offset), append(o.Cookies, cookie(library, p))
 	}
-	l, err := ex.UprobeMulti(nil, t.bpfPrograms[atPoint], &o)
+	l, err := ex.UprobeMulti(nil, up.bpfPrograms[atPoint], &o)
 	if err != nil {
 		return nil, err
 	}
@@ -164,12 +165,12 @@ func (t *Tracer) uprobes(ex *link.Executable, probes []metal.Probe, library, pid
 }
 
 // perfEvents does what uprobes does, on a kernel without multi-uprobes.
-func (t *Tracer) perfEvents(ex *link.Executable, probes []metal.Probe, library, pid uint32) (links []link.Link, err error) {
+func (up *uprobes) perfEvents(ex *link.Executable, probes []metal.Probe, library, pid uint32) (links []link.Link, err error) {
 	for _, p := range probes {
 		name := p.Point.BPFProgram
-		l, err := ex.Uprobe("", t.bpfPrograms[name], &link.UprobeOptions{Address: p.Offset, Cookie: cookie(library, p), PID: int(pid)})
+		l, err := ex.Uprobe("", up.bpfPrograms[name], &link.UprobeOptions{Address: p.Offset, Cookie: cookie(library, p), PID: int(pid)})
 		if err != nil {
-			t.release(links)
+			up.release(links)
 			return nil, fmt.Errorf("%s at %#x: %w", name, p.Offset, err)
 		}
 		links = append(links, l)
@@ -178,8 +179,8 @@ func (t *Tracer) perfEvents(ex *link.Executable, probes []metal.Probe, library, 
 }
 
 // descriptors returns how many file descriptors it takes to attach that many probes.
-func (t *Tracer) descriptors(places int) int {
-	if t.lacks.MultiUprobes {
+func (up *uprobes) descriptors(places int) int {
+	if up.lacks.MultiUprobes {
 		return 2 * places // a perf event and a link each
 	}
 	return 1
@@ -187,12 +188,12 @@ func (t *Tracer) descriptors(places int) int {
 
 // release detaches links in the background: one link takes up to a tenth of a second, and the kernel removes
 // perf events one by one, however many threads wait. Close waits for all.
-func (t *Tracer) release(links []link.Link) {
+func (up *uprobes) release(links []link.Link) {
 	for _, l := range links {
-		t.releasing.Go(func() {
-			t.closing <- struct{}{}
+		up.releasing.Go(func() {
+			up.closing <- struct{}{}
 			l.Close()
-			<-t.closing
+			<-up.closing
 		})
 	}
 }

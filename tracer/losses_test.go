@@ -158,9 +158,9 @@ func TestLostExecOfWhatIsFoundAgain(t *testing.T) {
 	fixture.Do(t, execs, "exec")
 	fixture.Do(t, execs, "open %s", library)
 	found := func() bool {
-		tr.tracer.inboxMu.Lock()
-		defer tr.tracer.inboxMu.Unlock()
-		return slices.ContainsFunc(tr.tracer.announced, func(a announcement) bool { return a.mapping.PID == execs.PID })
+		tr.tracer.attacher.announced.mu.Lock()
+		defer tr.tracer.attacher.announced.mu.Unlock()
+		return slices.ContainsFunc(tr.tracer.attacher.announced.list, func(a announcement) bool { return a.mapping.PID == execs.PID })
 	}
 	for late := time.Now().Add(patience); !found(); {
 		if time.Now().After(late) {

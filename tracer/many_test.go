@@ -110,9 +110,9 @@ func TestUnmappedLibrariesAreEvicted(t *testing.T) {
 
 // rooms sets how many libraries are attached to at most.
 func (tr *trace) rooms(r room) {
-	tr.tracer.mu.Lock()
-	defer tr.tracer.mu.Unlock()
-	tr.tracer.room = r
+	tr.tracer.attacher.mu.Lock()
+	defer tr.tracer.attacher.mu.Unlock()
+	tr.tracer.attacher.libraries.room = r
 }
 
 // A user's processes leave room for others, whatever they map. What finds no room is marked,
@@ -149,7 +149,8 @@ func TestLibrariesOfAUser(t *testing.T) {
 	l.compare()
 }
 
-// Copies of one library, however many, have the room of one. A user's are bounded, and what is beyond is marked; others' are traced.
+// Copies of one library, however many, have the room of one. A user's are bounded, and what is beyond is marked;
+// others' are traced.
 func TestCopiesOfALibrary(t *testing.T) {
 	const copies = maxLibraries + 2
 	tr := start(t, Options{Follow: uint32(os.Getpid())})
@@ -441,14 +442,14 @@ func TestWatchingAnEndingProcess(t *testing.T) {
 			t.Errorf("watched before %t, after %t; lives %t, its end is reported %t, error %v", before, after, lives, reported, err)
 		}
 		// Its end is taken in once: where it is reported, when that is read.
-		r := newRun(tr.tracer, nil)
-		r.process(origin{pid: pid}, 0)
-		if ended := slices.Contains(r.ended, pid); ended == reported {
+		r := newRun(tr.tracer.attacher, nil)
+		r.lives.process(origin{pid: pid}, 0)
+		if ended := slices.Contains(r.lives.ended, pid); ended == reported {
 			t.Errorf("its end is reported %t, and taken to have come %t", reported, ended)
 		}
 	}
 	setWatched(t, tr.tracer, pid, 0)
-	if err := tr.tracer.watchForks(pid); err != nil {
+	if err := newRun(tr.tracer.attacher, nil).forks.watch(pid); err != nil {
 		t.Error(err)
 	}
 	var since uint64

@@ -11,8 +11,8 @@ import (
 	"tt-memtrace/test/fixture"
 )
 
-// A process that also maps its library to read it, below what it runs of it, is traced as any other: profilers map libraries so
-// for the symbols, and the kernel places that where it likes.
+// A process that also maps its library to read it, below what it runs of it, is traced as any other: profilers map
+// libraries so for the symbols, and the kernel places that where it likes.
 func TestALibraryThatIsAlsoRead(t *testing.T) {
 	t.Parallel()
 	path := fixture.LibraryOf(t, fixture.LayoutB)
@@ -22,7 +22,7 @@ func TestALibraryThatIsAlsoRead(t *testing.T) {
 	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
 	early.awaitProcess(p.PID)
 	fixture.Do(t, p, "read %s", path)
-	early.tracer.look(p.PID, watch.NotSeen) // again, as when it maps more code
+	early.tracer.attacher.look(p.PID, watch.NotSeen) // again, as when it maps more code
 	late := start(t, Options{PIDs: []uint32{p.PID}})
 	holds := func(buffers uint64) {
 		t.Helper()

@@ -30,23 +30,26 @@ const (
 	maxTracked        = 1 << 17
 )
 
-func (r *run) recordsOfMarks() []recordKind {
-	mark := takes(bpf.MemtraceTtKindTT_MARK, r.handleMark)
-	mark.missed = r.marksMissed
+// markings are the records of the runtime's tracking.
+type markings struct{ *core }
+
+func (ms *markings) records() []recordKind {
+	mark := takes(bpf.MemtraceTtKindTT_MARK, ms.handleMark)
+	mark.missed = ms.marksMissed
 	mark.unread = func(rec record) {
-		r.processes.get(rec.pid).marks.doubt()
-		r.raiseFor(rec, exact.ReasonTracesMissed)
+		ms.processes.get(rec.pid).marks.doubt()
+		ms.raise(rec.origin, exact.ReasonTracesMissed)
 	}
 	return []recordKind{mark}
 }
 
 // handleMark handles a record of the runtime's tracking.
-func (r *run) handleMark(rec record, e *bpf.MemtraceTtMark) {
+func (ms *markings) handleMark(rec record, e *bpf.MemtraceTtMark) {
 	from := rec.origin
-	m := r.processes.get(from.pid).marks
+	m := ms.processes.get(from.pid).marks
 	if m == nil {
 		m = &marks{scopes: map[uint32][][]uint64{}, marking: map[uint32]uint64{}, ids: map[uint64]uint64{}, buffers: map[uint64]uint64{}}
-		r.processes.of(from.pid).marks = m
+		ms.processes.of(from.pid).marks = m
 	}
 	allocators := e.Allocators[:min(int(e.Count), len(e.Allocators))]
 	scopes := m.scopes[from.tid]
@@ -69,44 +72,44 @@ func (r *run) handleMark(rec record, e *bpf.MemtraceTtMark) {
 		if len(allocators) == 1 && slices.ContainsFunc(scopes, func(s []uint64) bool { return slices.Contains(s, allocators[0]) }) {
 			// The thread's next record is this buffer's allocation; in the allocator's way it was the last one.
 			m.marking[from.tid] = e.Object
-			r.corruptible(from, e.Object)
+			ms.corruptible(from, e.Object)
 		}
 	case bpf.MemtraceTtMarkStepTT_MARK_ACKNOWLEDGED:
 		if buffer, ok := m.buffers[e.Unique]; ok && m.ids[buffer] == e.Unique {
-			r.corruptible(from, buffer)
+			ms.corruptible(from, buffer)
 		}
 	}
 	if !whole && !m.incomplete {
 		m.incomplete = true
-		r.raise(from.pid, exact.ReasonTracesMissed)
+		ms.raise(from, exact.ReasonTracesMissed)
 	}
 }
 
 // markAllocated marks a newly allocated buffer if it was allocated in a scope.
-func (r *run) markAllocated(from origin, buffer uint64) {
-	m := r.processes.get(from.pid).marks
+func (ms *markings) markAllocated(from origin, buffer uint64) {
+	m := ms.processes.get(from.pid).marks
 	if m == nil {
 		return
 	}
 	if marking, ok := m.marking[from.tid]; ok {
 		delete(m.marking, from.tid)
 		if marking == buffer {
-			r.corruptible(from, buffer)
+			ms.corruptible(from, buffer)
 		}
 	}
 }
 
-func (r *run) corruptible(from origin, buffer uint64) {
-	r.emit(aggregator.Event{Kind: aggregator.MarkedCorruptible, PID: from.pid, TID: from.tid, Time: from.time, Buffer: buffer})
+func (ms *markings) corruptible(from origin, buffer uint64) {
+	ms.emit(from, aggregator.Event{Kind: aggregator.MarkedCorruptible, Buffer: buffer})
 }
 
 // marksMissed handles that marks of unknown processes were lost. It forgets all scopes, so later allocations are in
 // none: rather call a buffer unsafe that is not than the reverse.
-func (r *run) marksMissed(span) {
-	for _, p := range r.processes {
+func (ms *markings) marksMissed(span) {
+	for _, p := range ms.processes {
 		p.marks.doubt()
 	}
-	r.raiseOnAll(exact.ReasonTracesMissed)
+	ms.raiseOnAll(exact.ReasonTracesMissed)
 }
 
 // doubt forgets all scopes.

@@ -13,11 +13,11 @@ import (
 // What a process marks is marked for its thread and allocator alone, by ids of buffers that are
 // still there; what is lost unmarks rather than marks.
 func TestMarks(t *testing.T) {
-	r := newRun(&Tracer{}, nil)
+	r := newRun(newAttacher(&env{}), nil)
 	mark := func(tid uint32, step bpf.MemtraceTtMarkStep, object, unique uint64, allocators ...uint64) {
 		e := &bpf.MemtraceTtMark{Object: object, Unique: unique, Step: uint32(step), Count: uint32(len(allocators))}
 		copy(e.Allocators[:], allocators)
-		r.handleMark(record{origin: origin{pid: 1, tid: tid}}, e)
+		r.markings.handleMark(record{origin: origin{pid: 1, tid: tid}}, e)
 	}
 	const (
 		tracked = bpf.MemtraceTtMarkStepTT_MARK_TRACKED
@@ -40,11 +40,11 @@ func TestMarks(t *testing.T) {
 	mark(1, begins, 0, 0, 70, 71)
 	mark(1, begins, 0, 0, 72)
 	mark(1, tracked, 10, 1, 71)
-	r.markAllocated(origin{pid: 1, tid: 1}, 10)
+	r.markings.markAllocated(origin{pid: 1, tid: 1}, 10)
 	mark(1, tracked, 11, 2, 73)
-	r.markAllocated(origin{pid: 1, tid: 1}, 11)
+	r.markings.markAllocated(origin{pid: 1, tid: 1}, 11)
 	mark(2, tracked, 12, 3, 71)
-	r.markAllocated(origin{pid: 1, tid: 2}, 12)
+	r.markings.markAllocated(origin{pid: 1, tid: 2}, 12)
 	expect("in scopes", 10)
 	mark(1, ends, 0, 0)
 	mark(1, tracked, 13, 4, 72)
@@ -91,21 +91,21 @@ func TestLimitsOfMarks(t *testing.T) {
 	for what, over := range map[string]func(r *run){
 		"scopes of a thread": func(r *run) {
 			for range maxScopes + 1 {
-				r.handleMark(record{origin: origin{pid: 1, tid: 1}}, begins)
+				r.markings.handleMark(record{origin: origin{pid: 1, tid: 1}}, begins)
 			}
 		},
 		"threads": func(r *run) {
 			for tid := range uint32(maxMarkingThreads + 1) {
-				r.handleMark(record{origin: origin{pid: 1, tid: tid}}, begins)
+				r.markings.handleMark(record{origin: origin{pid: 1, tid: tid}}, begins)
 			}
 		},
 		"tracked buffers": func(r *run) {
 			for i := range uint64(maxTracked + 1) {
-				r.handleMark(record{origin: origin{pid: 1}}, &bpf.MemtraceTtMark{Step: uint32(bpf.MemtraceTtMarkStepTT_MARK_TRACKED), Object: 1<<32 + i, Unique: 1 + i})
+				r.markings.handleMark(record{origin: origin{pid: 1}}, &bpf.MemtraceTtMark{Step: uint32(bpf.MemtraceTtMarkStepTT_MARK_TRACKED), Object: 1<<32 + i, Unique: 1 + i})
 			}
 		},
 	} {
-		r := newRun(&Tracer{}, nil)
+		r := newRun(newAttacher(&env{}), nil)
 		over(r)
 		if len(r.batch) != 1 || r.batch[0].Reason == nil || r.batch[0].Reason.Code != exact.ReasonTracesMissed {
 			t.Errorf("%s: %+v", what, r.batch)

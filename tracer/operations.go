@@ -33,28 +33,17 @@ const (
 	lookEvery = time.Millisecond
 )
 
-// operationState is the state of naming operations.
-type operationState struct {
-	// unnamed are workloads whose first launch is awaited, unnamedSoughtAt is when nameLaunched last looked.
-	unnamed         []unnamed
-	unnamedSoughtAt time.Time
-	// allocsLost is the span of time in which the last lost allocations were lost.
-	allocsLost span
-	// callers holds, by file, the functions that launch ttnn operations.
-	callers map[proc.FileVersion]*metal.Launchers
-}
-
 // nameLaunched names new workloads that were launched at or before until, the time up to which all records were read:
 // a later launch may be of another workload at the same address. It does not wait for the next read of launches,
 // because the process may have ended before that, and nothing else says who launched a workload. A workload that is not
 // launched soon gets its name from that read.
-func (r *run) nameLaunched(until uint64) {
-	if len(r.unnamed) == 0 || time.Since(r.unnamedSoughtAt) < lookEvery {
+func (ls *launches) nameLaunched(until uint64) {
+	if len(ls.unnamed) == 0 || time.Since(ls.unnamedSoughtAt) < lookEvery {
 		return
 	}
-	r.unnamedSoughtAt = time.Now()
-	r.unnamed = slices.DeleteFunc(r.unnamed, func(u unnamed) bool {
-		rel := r.processes.get(u.pid).relations
+	ls.unnamedSoughtAt = time.Now()
+	ls.unnamed = slices.DeleteFunc(ls.unnamed, func(u unnamed) bool {
+		rel := ls.processes.get(u.pid).relations
 		if rel == nil {
 			return true
 		}
@@ -63,28 +52,28 @@ func (r *run) nameLaunched(until uint64) {
 			return true
 		}
 		var l bpf.MemtraceTtLaunch
-		err := r.t.objects.Launches.Lookup(bpf.MemtraceTtLaunchKey{Object: u.object, Pid: uint64(u.pid)}, &l)
+		err := ls.objects.Launches.Lookup(bpf.MemtraceTtLaunchKey{Object: u.object, Pid: uint64(u.pid)}, &l)
 		if err == nil && l.Last <= until {
-			r.nameWorkload(u.pid, rel, w, &l)
+			ls.nameWorkload(u.pid, rel, w, &l)
 		}
 		return w.asked || time.Since(u.since) > launchEvery
 	})
 }
 
 // nameWorkload names a workload's programs after the caller that launched it, once.
-func (r *run) nameWorkload(pid uint32, rel *relations, w *workload, l *bpf.MemtraceTtLaunch) {
+func (ls *launches) nameWorkload(pid uint32, rel *relations, w *workload, l *bpf.MemtraceTtLaunch) {
 	if w.asked {
 		return
 	}
 	before := rel.mem.Late()
-	w.name = r.operation(pid, l.Caller)
+	w.name = ls.operation(pid, l.Caller)
 	w.asked = rel.mem.Late() == before
-	r.named(pid, l.Last, w.programs, w.name)
+	ls.named(pid, l.Last, w.programs, w.name)
 }
 
 // operation returns the name of the ttnn operation whose launching function contains the code address, or "".
-func (r *run) operation(pid uint32, address uint64) string {
-	rel := r.relations(pid)
+func (ls *launches) operation(pid uint32, address uint64) string {
+	rel := ls.relations(pid)
 	for _, m := range rel.callers {
 		if address >= m.start && address < m.end {
 			return m.callers.At(address - m.start + m.offset)
@@ -105,17 +94,17 @@ func (r *run) operation(pid uint32, address uint64) string {
 	}
 	// A rebuilt file can have the inode number of the old one.
 	id := proc.FileVersion{FileID: m.ID, Changed: st.Ctim}
-	c, ok := r.callers[id]
+	c, ok := ls.callers[id]
 	if !ok {
 		var err error
 		if c, err = metal.ReadLaunchers(memory.ProcName(f)); err != nil {
 			c = &metal.Launchers{}
 		}
-		if len(r.callers) >= maxCallers {
-			clear(r.callers)
+		if len(ls.callers) >= maxCallers {
+			clear(ls.callers)
 		}
-		r.callers[id] = c
-		r.t.scheduleFreeOSMemory()
+		ls.callers[id] = c
+		ls.scheduleFreeOSMemory()
 	}
 	rel.callers = append(rel.callers, callerRange{m.Region.Start, m.Region.End, m.Region.Start - m.Base, c})
 	return c.At(offset)

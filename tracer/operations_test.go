@@ -7,7 +7,8 @@ import (
 	"tt-memtrace/test/fixture"
 )
 
-// A program has its operation's name a moment after it was launched, not when launches are read: its process can have ended then.
+// A program has its operation's name a moment after it was launched, not when launches are read: its process can have
+// ended then.
 func TestOperationIsKnownBeforeLaunchesAreRead(t *testing.T) {
 	t.Parallel()
 	p := fixture.User(t, fixture.LayoutB)

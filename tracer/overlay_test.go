@@ -112,9 +112,9 @@ func TestOverlaysOfManyTenants(t *testing.T) {
 
 // evict detaches from what nobody maps.
 func (tr *trace) evict() {
-	tr.tracer.mu.Lock()
-	defer tr.tracer.mu.Unlock()
-	tr.tracer.evictUnmapped(func(string) bool { return true })
+	tr.tracer.attacher.mu.Lock()
+	defer tr.tracer.attacher.mu.Unlock()
+	tr.tracer.attacher.evictUnmapped(func(string) bool { return true })
 }
 
 // An overlay copies a file whose owner or mode changes, and keeps its number. Who maps the copy is traced, as are those

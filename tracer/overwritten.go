@@ -41,38 +41,38 @@ const whyOverwritten = "its library was overwritten or truncated"
 var plainSystems = []int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.TMPFS_MAGIC}
 
 // guard starts to watch a library for writes.
-func (t *Tracer) guard(a *attachment) {
+func (ar *attacher) guard(a *attachment) {
 	var st unix.Stat_t
 	err := unix.Stat(a.lib.ProcName(), &st)
 	if err == nil {
 		a.modified = st.Mtim
 		var wd int
-		if wd, err = unix.InotifyAddWatch(t.writes.fd, a.lib.ProcName(), unix.IN_MODIFY); err == nil {
+		if wd, err = unix.InotifyAddWatch(ar.writes.fd, a.lib.ProcName(), unix.IN_MODIFY); err == nil {
 			a.watch = int32(wd)
-			t.writes.watched[a.watch] = a
+			ar.writes.watched[a.watch] = a
 			var system unix.Statfs_t
 			a.plain = unix.Statfs(a.lib.ProcName(), &system) == nil && slices.Contains(plainSystems, system.Type)
 			return
 		}
 	}
-	t.opts.Notice(fmt.Sprintf("%s: overwriting it cannot be detected: %v", a.lib.Path, err))
+	ar.opts.Notice(fmt.Sprintf("%s: overwriting it cannot be detected: %v", a.lib.Path, err))
 }
 
 // unguard ends the watch of a library.
-func (t *Tracer) unguard(a *attachment) {
-	if t.writes.watched[a.watch] == a {
-		_, _ = unix.InotifyRmWatch(t.writes.fd, uint32(a.watch)) // fails only if the watch is gone already
-		delete(t.writes.watched, a.watch)
+func (ar *attacher) unguard(a *attachment) {
+	if ar.writes.watched[a.watch] == a {
+		_, _ = unix.InotifyRmWatch(ar.writes.fd, uint32(a.watch)) // fails only if the watch is gone already
+		delete(ar.writes.watched, a.watch)
 	}
 }
 
 // guarding removes the probes from libraries that are written to, until the context ends.
-func (t *Tracer) guarding(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { _ = t.writes.file.SetReadDeadline(time.Now()) })
+func (ar *attacher) guarding(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = ar.writes.file.SetReadDeadline(time.Now()) })
 	defer stop()
 	b := make([]byte, 64*unix.SizeofInotifyEvent)
 	for {
-		n, err := t.writes.file.Read(b)
+		n, err := ar.writes.file.Read(b)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return nil
 		}
@@ -82,56 +82,56 @@ func (t *Tracer) guarding(ctx context.Context) error {
 		// Events of a watched file carry no name, so each has this size.
 		for one := b[:n]; len(one) >= unix.SizeofInotifyEvent; one = one[unix.SizeofInotifyEvent:] {
 			wd, mask := int32(binary.NativeEndian.Uint32(one)), binary.NativeEndian.Uint32(one[4:])
-			t.written(wd, mask&unix.IN_Q_OVERFLOW != 0)
+			ar.written(wd, mask&unix.IN_Q_OVERFLOW != 0)
 		}
 	}
 }
 
 // written detaches from the library of a watch. dropped: inotify lost events, so it also checks all other libraries
 // for changes.
-func (t *Tracer) written(wd int32, dropped bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if a := t.writes.watched[wd]; a != nil {
-		t.overwritten(a)
+func (ar *attacher) written(wd int32, dropped bool) {
+	ar.mu.Lock()
+	defer ar.mu.Unlock()
+	if a := ar.writes.watched[wd]; a != nil {
+		ar.overwritten(a)
 	}
 	if !dropped {
 		return
 	}
-	for _, a := range t.writes.watched {
+	for _, a := range ar.writes.watched {
 		var st unix.Stat_t
 		if err := unix.Stat(a.lib.ProcName(), &st); err != nil || st.Mtim != a.modified {
-			t.overwritten(a)
+			ar.overwritten(a)
 		}
 	}
 }
 
 // overwritten detaches from a library, and from other names of its file unless the written file is a copy without
 // probes.
-func (t *Tracer) overwritten(a *attachment) {
+func (ar *attacher) overwritten(a *attachment) {
 	s := a.probes
 	if s != nil && s.users > 1 {
-		if same, err := t.sameFile(s, a.lib.ProcName()); same || err != nil {
-			for _, b := range t.attached() {
+		if same, err := ar.sameFile(s, a.lib.ProcName()); same || err != nil {
+			for _, b := range ar.libraries.attached() {
 				if b != a && b.probes == s {
-					t.discard(b)
+					ar.discard(b)
 				}
 			}
 		}
 	}
-	t.discard(a)
+	ar.discard(a)
 }
 
 // discard detaches from a library that was overwritten. The next process that maps it has it examined again.
-func (t *Tracer) discard(a *attachment) {
-	t.releaseAll(a)
-	t.unguard(a)
-	if t.libraries[a.lib.ID] == a {
-		delete(t.libraries, a.lib.ID)
-		t.unnumber(a)
-		t.former = append(t.former, a)
+func (ar *attacher) discard(a *attachment) {
+	ar.releaseAll(a)
+	ar.unguard(a)
+	if ar.libraries.libraries[a.lib.ID] == a {
+		delete(ar.libraries.libraries, a.lib.ID)
+		ar.libraries.unnumber(a)
+		ar.libraries.former = append(ar.libraries.former, a)
 	}
 	a.overwritten.Store(true)
-	t.tell(verdict{of: a, why: whyOverwritten, at: proc.Now()})
-	t.opts.Notice(fmt.Sprintf("%s was overwritten or truncated, so its probes were removed: processes that use it now are no longer traced; later ones will be", a.lib.Path))
+	ar.refusals.tell(verdict{of: a, why: whyOverwritten, at: proc.Now()})
+	ar.opts.Notice(fmt.Sprintf("%s was overwritten or truncated, so its probes were removed: processes that use it now are no longer traced; later ones will be", a.lib.Path))
 }

@@ -51,11 +51,11 @@ func momentNow() moment { return moment{proc.Now(), proc.Ticks()} }
 var errNotCompared = errors.New("whether its file has probes is unknown: it may have another name in an overlay")
 
 // attachPoints attaches every point of the library; pid 0 means all processes.
-func (t *Tracer) attachPoints(a *attachment, pid uint32) error {
+func (ar *attacher) attachPoints(a *attachment, pid uint32) error {
 	fail := func(err error) error { return fmt.Errorf("attaching to %s: %w", a.lib.Path, err) }
 	probes := byPhase(slices.Concat(a.cover.Probes, a.failureProbes))
 	if a.probes == nil {
-		set, err := t.probesOf(a, probes)
+		set, err := ar.probesOf(a, probes)
 		if err != nil {
 			return fail(err)
 		}
@@ -71,9 +71,9 @@ func (t *Tracer) attachPoints(a *attachment, pid uint32) error {
 	if set.links[pid] != nil {
 		return nil
 	}
-	err := t.objects.Layouts.Put(set.index, &set.slot)
+	err := ar.objects.Layouts.Put(set.index, &set.slot)
 	if err == nil {
-		err = checkDescriptors(t.descriptors(len(probes)), "attaching to "+a.lib.Path)
+		err = checkDescriptors(ar.uprobes.descriptors(len(probes)), "attaching to "+a.lib.Path)
 	}
 	if err != nil {
 		return err
@@ -87,22 +87,22 @@ func (t *Tracer) attachPoints(a *attachment, pid uint32) error {
 	if !set.spared {
 		probes = byPhase(slices.Concat(probes, set.spare))
 	}
-	t.coverFrom(set.index, pid, math.MaxUint64)
-	if set.links[pid], err = t.uprobes(ex, probes, set.index, pid); err != nil {
+	ar.libraries.coverFrom(set.index, pid, math.MaxUint64)
+	if set.links[pid], err = ar.uprobes.uprobes(ex, probes, set.index, pid); err != nil {
 		delete(set.links, pid)
 		return fail(err)
 	}
 	set.linked[pid] = momentNow()
-	t.coverFrom(set.index, pid, set.linked[pid].ticks)
+	ar.libraries.coverFrom(set.index, pid, set.linked[pid].ticks)
 	return nil
 }
 
 // attachSpare attaches the spared points of a library for everyone who has its other probes.
-func (t *Tracer) attachSpare(a *attachment) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (ar *attacher) attachSpare(a *attachment) error {
+	ar.mu.Lock()
+	defer ar.mu.Unlock()
 	s := a.probes
-	if s == nil || !s.spared || t.closed {
+	if s == nil || !s.spared || ar.closed {
 		return nil
 	}
 	ex, err := link.OpenExecutable(a.lib.ProcName())
@@ -110,10 +110,10 @@ func (t *Tracer) attachSpare(a *attachment) error {
 		return fmt.Errorf("attaching to %s: %w", a.lib.Path, err)
 	}
 	for pid := range s.links {
-		if err := checkDescriptors(t.descriptors(len(s.spare)), "attaching to "+a.lib.Path); err != nil {
+		if err := checkDescriptors(ar.uprobes.descriptors(len(s.spare)), "attaching to "+a.lib.Path); err != nil {
 			return err
 		}
-		links, err := t.uprobes(ex, s.spare, s.index, pid)
+		links, err := ar.uprobes.uprobes(ex, s.spare, s.index, pid)
 		if err != nil {
 			return fmt.Errorf("attaching to %s: %w", a.lib.Path, err)
 		}
@@ -135,8 +135,8 @@ func newProbeSet(a *attachment, probes []metal.Probe) (*probeSet, error) {
 }
 
 // sets returns the probe sets in use.
-func (t *Tracer) sets() (list []*probeSet) {
-	for _, a := range t.attached() {
+func (lb *libraries) sets() (list []*probeSet) {
+	for _, a := range lb.attached() {
 		if a.probes != nil && !slices.Contains(list, a.probes) {
 			list = append(list, a.probes)
 		}
@@ -145,12 +145,12 @@ func (t *Tracer) sets() (list []*probeSet) {
 }
 
 // probesOf returns the probe set that is already in the library's file, or nil.
-func (t *Tracer) probesOf(a *attachment, probes []metal.Probe) (*probeSet, error) {
-	for _, s := range t.sets() {
+func (ar *attacher) probesOf(a *attachment, probes []metal.Probe) (*probeSet, error) {
+	for _, s := range ar.libraries.sets() {
 		if !mayBeFile(s, a.lib.ID.Inode) {
 			continue
 		}
-		same, err := t.sameFile(s, a.lib.ProcName())
+		same, err := ar.sameFile(s, a.lib.ProcName())
 		if err != nil {
 			return nil, err
 		}
@@ -169,16 +169,16 @@ func (t *Tracer) probesOf(a *attachment, probes []metal.Probe) (*probeSet, error
 func mayBeFile(s *probeSet, inode uint64) bool { return uint32(s.id.Inode) == uint32(inode) }
 
 // isFileOf reports whether a file is known to be the one that the library's probes are in.
-func (t *Tracer) isFileOf(a *attachment, inode uint64, name string) bool {
+func (ar *attacher) isFileOf(a *attachment, inode uint64, name string) bool {
 	if a.probes == nil || !mayBeFile(a.probes, inode) {
 		return false
 	}
-	same, err := t.sameFile(a.probes, name)
+	same, err := ar.sameFile(a.probes, name)
 	return err == nil && same
 }
 
 // sameFile reports whether a path names the file that a probe set is in.
-func (t *Tracer) sameFile(s *probeSet, path string) (bool, error) {
+func (ar *attacher) sameFile(s *probeSet, path string) (bool, error) {
 	if s.page == nil {
 		return false, errNotCompared
 	}
@@ -189,10 +189,10 @@ func (t *Tracer) sameFile(s *probeSet, path string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if err := checkDescriptors(t.descriptors(1), "comparing files"); err != nil {
+	if err := checkDescriptors(ar.uprobes.descriptors(1), "comparing files"); err != nil {
 		return false, err
 	}
-	links, err := t.uprobes(ex, []metal.Probe{s.test}, s.index, uint32(os.Getpid()))
+	links, err := ar.uprobes.uprobes(ex, []metal.Probe{s.test}, s.index, uint32(os.Getpid()))
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", errNotCompared, err)
 	}
@@ -219,17 +219,17 @@ func breakpoint(s *probeSet) (bool, error) {
 // changed handles that a library's file changed after it was attached to. An overlay may have copied the file up, for
 // example for a chown. Then the copy has no probes, and processes that mapped the file earlier keep the one that has
 // them.
-func (t *Tracer) changed(a *attachment, path string, at unix.Timespec) error {
+func (ar *attacher) changed(a *attachment, path string, at unix.Timespec) error {
 	if a.probes != nil {
-		same, err := t.sameFile(a.probes, path)
+		same, err := ar.sameFile(a.probes, path)
 		if err != nil {
 			return err
 		}
 		if !same {
-			t.unguard(a)
-			delete(t.libraries, a.lib.ID)
-			t.unnumber(a)
-			t.former = append(t.former, a)
+			ar.unguard(a)
+			delete(ar.libraries.libraries, a.lib.ID)
+			ar.libraries.unnumber(a)
+			ar.libraries.former = append(ar.libraries.former, a)
 			return nil
 		}
 	}
@@ -238,7 +238,7 @@ func (t *Tracer) changed(a *attachment, path string, at unix.Timespec) error {
 }
 
 // releaseAll removes all probes of a library, unless attachments under other names of its file still use them.
-func (t *Tracer) releaseAll(a *attachment) {
+func (ar *attacher) releaseAll(a *attachment) {
 	s := a.probes
 	if a.probes = nil; s == nil {
 		return
@@ -247,7 +247,7 @@ func (t *Tracer) releaseAll(a *attachment) {
 		return
 	}
 	for _, links := range s.links {
-		t.release(links)
+		ar.uprobes.release(links)
 	}
 	if s.page != nil {
 		_ = unix.Munmap(s.page)
@@ -255,9 +255,9 @@ func (t *Tracer) releaseAll(a *attachment) {
 }
 
 // detach removes the probes that one PID alone had.
-func (t *Tracer) detach(pid uint32) {
-	for _, s := range t.sets() {
-		t.release(s.links[pid])
+func (ar *attacher) detach(pid uint32) {
+	for _, s := range ar.libraries.sets() {
+		ar.uprobes.release(s.links[pid])
 		delete(s.links, pid)
 	}
 }

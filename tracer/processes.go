@@ -103,11 +103,32 @@ func (p *traced) unhook(buffer uint64) bool {
 	return was
 }
 
-func (r *run) recordsOfProcesses() []recordKind {
-	exec := takes(bpf.MemtraceTtKindTT_EXEC, r.execed)
-	exit := takes(bpf.MemtraceTtKindTT_EXIT, func(rec record, e *bpf.MemtraceTtObject) { r.exits(rec.origin, exitOf(e.Object)) })
+// lives follows processes from when they are found until they have ended.
+type lives struct {
+	*core
+	comparisons *comparisons
+	forks       *forks
+	launches    *launches
+	losses      *losses
+	stacks      *stacks
+
+	// targets are the PIDs of Options that still live.
+	targets map[uint32]bool
+	// later are announcements of processes that are already known: their exec may still be in the ring.
+	later []announcement
+	// ended are processes that ended before they were examined. Their last records are already in the ring.
+	ended []uint32
+	// unknownEnds are ends of a command's processes that were never announced.
+	unknownEnds []unknownEnd
+	// ends are ends of processes whose remaining state is still to be dropped (see leave).
+	ends []end
+}
+
+func (lv *lives) records() []recordKind {
+	exec := takes(bpf.MemtraceTtKindTT_EXEC, lv.execed)
+	exit := takes(bpf.MemtraceTtKindTT_EXIT, func(rec record, e *bpf.MemtraceTtObject) { lv.exits(rec.origin, exitOf(e.Object)) })
 	for _, k := range []*recordKind{&exec, &exit} {
-		k.from, k.missed = noProcess, r.missedEnds
+		k.from, k.missed = noProcess, lv.missedEnds
 	}
 	return []recordKind{exec, exit}
 }
@@ -115,46 +136,46 @@ func (r *run) recordsOfProcesses() []recordKind {
 // execed handles an exec: everything that the process held is gone. If the new program was found before this record
 // was read, the process starts over if any earlier record was attributed to it. Otherwise the old program is in no
 // account, or its account has already ended.
-func (r *run) execed(rec record, _ *bpf.MemtraceTtObject) {
+func (lv *lives) execed(rec record, _ *bpf.MemtraceTtObject) {
 	from := rec.origin
-	r.ends = append(r.ends, end{from.pid, from.time, false})
-	if lives, _, err := r.t.watchExit(from.pid); err != nil {
-		r.t.opts.Notice(err.Error())
+	lv.ends = append(lv.ends, end{from.pid, from.time, false})
+	if lives, _, err := lv.watchExit(from.pid); err != nil {
+		lv.opts.Notice(err.Error())
 	} else if lives {
-		r.processes.of(from.pid).execed = from.time
+		lv.processes.of(from.pid).execed = from.time
 	}
-	p, known := r.processes.traced(from.pid)
+	p, known := lv.processes.traced(from.pid)
 	if known && p.found >= from.time && (p.first == 0 || p.first >= from.time) {
-		r.copiesAreOwn(from)
+		lv.copiesAreOwn(from)
 		return
 	}
-	r.gone(from)
+	lv.gone(from)
 	if known && p.at >= from.time {
-		r.add(announcement{mapping: p.mapping, of: p.of, late: p.late, at: p.at, seen: p.seen}, uint64(proc.Monotonic()))
+		lv.add(announcement{mapping: p.mapping, of: p.of, late: p.late, at: p.at, seen: p.seen}, uint64(proc.Monotonic()))
 	}
 }
 
 // exits handles the end of a process. It first takes in announcements, because no later record tells the end of an
 // announced process. A process that was found after this time has reused the PID. How the process ended is nil where
 // unknown.
-func (r *run) exits(from origin, how *aggregator.Exit) {
-	r.announcements()
-	r.later = slices.DeleteFunc(r.later, func(a announcement) bool { return a.mapping.PID == from.pid && a.at <= from.time })
-	p, known := r.processes.traced(from.pid)
+func (lv *lives) exits(from origin, how *aggregator.Exit) {
+	lv.announcements()
+	lv.later = slices.DeleteFunc(lv.later, func(a announcement) bool { return a.mapping.PID == from.pid && a.at <= from.time })
+	p, known := lv.processes.traced(from.pid)
 	if known {
-		r.t.unexamined.take(from.pid)
+		lv.unexamined.take(from.pid)
 	} else {
-		r.endedUnknown(from, how)
+		lv.endedUnknown(from, how)
 	}
 	if !known || p.found <= from.time {
-		r.end(from, how)
+		lv.end(from, how)
 	}
-	delete(r.targets, from.pid)
-	if p := r.processes[from.pid]; p != nil {
+	delete(lv.targets, from.pid)
+	if p := lv.processes[from.pid]; p != nil {
 		p.execed = 0
-		r.processes.drop(from.pid)
+		lv.processes.drop(from.pid)
 	}
-	r.ends = append(r.ends, end{from.pid, from.time, true})
+	lv.ends = append(lv.ends, end{from.pid, from.time, true})
 }
 
 // end is the end of a process, or (not whole) of the program that it ran before an exec.
@@ -166,23 +187,23 @@ type end struct {
 
 // leave drops what else is kept of ended processes, beside their accounts. It does nothing while a library is being
 // read, and is called again later.
-func (r *run) leave() {
-	if len(r.ends) == 0 || !r.t.mu.TryLock() {
+func (lv *lives) leave() {
+	if len(lv.ends) == 0 || !lv.attacher.mu.TryLock() {
 		return
 	}
-	defer r.t.mu.Unlock()
-	for _, e := range r.ends {
-		r.t.unmapped(e.pid, e.at)
-		if r.processes.get(e.pid).untraced {
-			r.t.judge(e.pid)
+	defer lv.attacher.mu.Unlock()
+	for _, e := range lv.ends {
+		lv.attacher.refusals.unmapped(e.pid, e.at)
+		if lv.processes.get(e.pid).untraced {
+			lv.attacher.refusals.judge(e.pid)
 		}
 		if e.whole {
-			r.t.detach(e.pid)
+			lv.attacher.detach(e.pid)
 		}
 	}
-	r.ends = r.ends[:0]
-	r.t.retryLater()
-	r.judged()
+	lv.ends = lv.ends[:0]
+	lv.attacher.retryLater()
+	lv.judged()
 }
 
 // exitOf is how a process ended, by the status of wait(2).
@@ -195,63 +216,55 @@ func exitOf(status uint64) *aggregator.Exit {
 }
 
 // gone ends a process's accounts, if it has any. How it ended is unknown.
-func (r *run) gone(from origin) { r.end(from, nil) }
+func (lv *lives) gone(from origin) { lv.end(from, nil) }
 
 // end ends a process's accounts, if it has any. How it ended is nil where unknown.
-func (r *run) end(from origin, how *aggregator.Exit) {
-	p, known := r.processes.traced(from.pid)
-	looked := r.processes.get(from.pid).stage == sought
+func (lv *lives) end(from origin, how *aggregator.Exit) {
+	from.tid = 0 // all threads end
+	p, known := lv.processes.traced(from.pid)
+	looked := lv.processes.get(from.pid).stage == sought
 	if known || looked {
-		r.launchesAtEnd(from)
+		lv.launches.launchesAtEnd(from)
 	}
-	if known || looked || r.processes.get(from.pid).relations != nil {
-		r.exited[from.pid] = from.time // its counts in the BPF map are deleted at the next read of launches
+	if known || looked || lv.processes.get(from.pid).relations != nil {
+		lv.launches.exited[from.pid] = from.time // its counts in the BPF map are deleted at the next read of launches
 	}
-	r.stacks.drop(r.t, from.pid)
+	lv.stacks.drop(lv.env, from.pid)
 	if known {
-		r.findForks(p.mapping)
+		lv.forks.findForks(p.mapping)
 	}
-	shown := known || looked || r.processes.get(from.pid).untraced // all of these have had events emitted
-	if p := r.processes[from.pid]; p != nil {
+	shown := known || looked || lv.processes.get(from.pid).untraced // all of these have had events emitted
+	if p := lv.processes[from.pid]; p != nil {
 		p.end()
-		r.processes.drop(from.pid)
+		lv.processes.drop(from.pid)
 	}
 	if shown {
-		r.emit(aggregator.Event{Kind: aggregator.ProcessExit, PID: from.pid, Time: from.time, Exit: how})
+		lv.emit(from, aggregator.Event{Kind: aggregator.ProcessExit, Exit: how})
 	}
-	r.copiesAreOwn(from)
+	lv.copiesAreOwn(from)
 }
 
 // over reports whether every process of Options.PIDs has ended.
-func (r *run) over() bool { return len(r.t.opts.PIDs) > 0 && len(r.targets) == 0 }
+func (lv *lives) over() bool { return len(lv.opts.PIDs) > 0 && len(lv.targets) == 0 }
 
 // announcements adds the processes that attaching announced.
-func (r *run) announcements() {
-	r.judged()
-	r.t.inboxMu.Lock()
-	list := r.t.announced
-	r.t.announced = nil
-	r.t.inboxMu.Unlock()
-	r.joinUnexamined()
+func (lv *lives) announcements() {
+	lv.judged()
+	list := lv.attacher.announced.take()
+	lv.joinUnexamined()
 	for _, a := range list {
-		if r.isTraced(a.mapping.PID) {
-			r.later = append(r.later, a)
+		if lv.isTraced(a.mapping.PID) {
+			lv.later = append(lv.later, a)
 		} else {
-			r.add(a, uint64(proc.Monotonic()))
+			lv.add(a, uint64(proc.Monotonic()))
 		}
 	}
 }
 
-// isTraced reports whether a process was found to map a traced library.
-func (r *run) isTraced(pid uint32) bool {
-	_, known := r.processes.traced(pid)
-	return known
-}
-
 // add adds a process that was found. It returns false if the process has ended or called exec since.
-func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
+func (lv *lives) add(a announcement, now uint64) (p *traced, lives bool) {
 	pid := a.mapping.PID
-	if a.at < r.processes.get(pid).execed {
+	if a.at < lv.processes.get(pid).execed {
 		return nil, false
 	}
 	mem, process := a.memory, a.process
@@ -272,35 +285,35 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	}
 	p.chips = inspect.NewChips(p.Inspector, pid)
 	p.reconciliation.forkedFrom = proc.ForkedFrom(a.mapping)
-	if old, known := r.processes.traced(pid); known && started < old.start.Started {
+	if old, known := lv.processes.traced(pid); known && started < old.start.Started {
 		return nil, false // the announcement is of an earlier process with this PID
 	} else if known && started > old.start.Started {
-		r.gone(origin{pid: pid, time: a.at}) // the PID was reused: the record of the old process's end is lost or still to come
+		lv.gone(origin{pid: pid, time: a.at}) // the PID was reused: the record of the old process's end is lost or still to come
 	}
-	if old, known := r.processes.traced(pid); known && old.of.lib == p.of.lib && p.of.lib.LoadedAlike(old.mapping, p.mapping) {
+	if old, known := lv.processes.traced(pid); known && old.of.lib == p.of.lib && p.of.lib.LoadedAlike(old.mapping, p.mapping) {
 		old.at = max(old.at, a.at) // the record of an exec in between may still be in the ring
-		r.lookedAt(old, a)
+		lv.lookedAt(old, a)
 		return old, true
 	} else if known {
 		there, err := proc.MapsAlike(pid, old.mapping)
 		if err == nil && there {
 			old.at = max(old.at, a.at)
-			r.mapsAnother(old, a)
+			lv.mapsAnother(old, a)
 			return old, true
 		}
 		if err == nil {
 			// The process called exec, and that record is lost or still to come.
-			r.gone(origin{pid: pid, time: a.at})
+			lv.gone(origin{pid: pid, time: a.at})
 		} else {
-			r.processes.of(pid).lose()
+			lv.processes.of(pid).lose()
 		}
 	}
-	p.reconciliation.lost, p.reconciliation.lostParts = r.missing(p)
-	if err := r.t.watchForks(pid); err != nil {
-		r.t.opts.Notice(err.Error())
+	p.reconciliation.lost, p.reconciliation.lostParts = lv.losses.missing(p)
+	if err := lv.forks.watch(pid); err != nil {
+		lv.opts.Notice(err.Error())
 	}
-	one := r.processes.of(pid)
-	r.processes.relate(pid, in.Files().Hurried())
+	one := lv.processes.of(pid)
+	lv.processes.relate(pid, in.Files().Hurried())
 	if one.stage == sought {
 		p.first = 1 // some of its events were already emitted
 	}
@@ -309,117 +322,101 @@ func (r *run) add(a announcement, now uint64) (p *traced, lives bool) {
 	}
 	// Some probes may be missing. Examining the process attaches the rest; then what it holds is read.
 	one.join(p, !a.unseen || started > a.covered)
-	r.stacks.addProcess(r.t, pid)
+	lv.stacks.addProcess(lv.env, pid)
 	if one.stage == joining {
-		r.t.found.Add(pid)
+		lv.found.Add(pid)
 	}
 	p.start = process
-	p.start.Late, p.start.RanBefore = a.late || one.stage == joining, started <= r.t.began
+	p.start.Late, p.start.RanBefore = a.late || one.stage == joining, started <= lv.began
 	p.describeLibrary()
-	r.describe(p, now)
+	lv.describe(p, now)
 	if a.of.overwritten.Load() {
-		r.mark(pid, verdict{why: whyOverwritten, at: now})
+		lv.mark(pid, verdict{why: whyOverwritten, at: now})
 	}
-	r.raiseMissed(p)
+	lv.raiseMissed(p)
 	switch {
 	case one.stage == joining:
 	case a.late:
-		readLate(r, p)
-	case r.lost > 0 && started <= r.lossCounted:
+		lv.readLate(p)
+	case lv.losses.lost > 0 && started <= lv.losses.lossCounted:
 		// Records that were counted as lost before the process was known can be its own.
-		r.mayLack(p)
+		lv.mayLack(p)
 	}
 	return p, true
 }
 
 // lookedAt handles that a known process was examined. It reads what the process held before, unless that was read
 // already.
-func (r *run) lookedAt(p *traced, a announcement) {
+func (lv *lives) lookedAt(p *traced, a announcement) {
 	if a.unseen {
 		return
 	}
-	one := r.processes.of(p.mapping.PID)
+	one := lv.processes.of(p.mapping.PID)
 	joins := one.stage == joining
 	late := a.late && !p.reconciliation.read && (joins || a.seen != watch.NotSeen)
 	if late && !p.start.Late || joins && !late {
 		p.start.Late = late
-		r.describe(p, a.at)
+		lv.describe(p, a.at)
 	}
 	one.examined()
 	if late {
-		readLate(r, p)
+		lv.readLate(p)
 	}
 }
 
 // readLate reads what a process held before the probes were attached. It may also have forked before: such a process is
 // not known until one of its records arrives, and may never send one.
-func readLate(r *run, p *traced) {
-	r.read(p, true)
-	if len(r.t.opts.PIDs) == 0 {
-		r.findForks(p.mapping)
+func (lv *lives) readLate(p *traced) {
+	lv.comparisons.read(p, true)
+	if len(lv.opts.PIDs) == 0 {
+		lv.forks.findForks(p.mapping)
 	}
 }
 
 // mayLack has a process read again that was not yet known when a loss was counted.
-func (r *run) mayLack(p *traced) {
+func (lv *lives) mayLack(p *traced) {
 	p.reconciliation.lost, p.reconciliation.lostParts = 0, 0
 	p.reconciliation.suspect = time.Now()
-	r.raise(p.mapping.PID, exact.ReasonEventsLost)
-}
-
-// describe emits a process's description, at first and after each change.
-func (r *run) describe(p *traced, now uint64) {
-	start := p.start
-	r.emit(aggregator.Event{Kind: aggregator.ProcessStart, PID: p.mapping.PID, Time: now, Process: &start})
-}
-
-// processOf returns the process to which a record is attributed, if it is known.
-func (r *run) processOf(from origin) (p *traced, known bool) {
-	if p, known = r.processes.traced(from.pid); known {
-		if p.last = from.time; p.first == 0 {
-			p.first = from.time
-		}
-	}
-	return p, known
+	lv.raise(nowOf(p.mapping.PID), exact.ReasonEventsLost)
 }
 
 // process returns the process of a record. It looks an unknown PID up once: library, which the record names, may have
 // been attached to for another process.
-func (r *run) process(from origin, library uint8) (p *traced, known bool) {
-	if p, known := r.processOf(from); known {
+func (lv *lives) process(from origin, library uint8) (p *traced, known bool) {
+	if p, known := lv.processOf(from); known {
 		return p, true
 	}
-	one := r.processes.of(from.pid)
+	one := lv.processes.of(from.pid)
 	if one.stage == sought {
 		return nil, false
 	}
 	one.seek()
-	lives, reported, err := r.t.watchExit(from.pid)
+	lives, reported, err := lv.watchExit(from.pid)
 	if err != nil {
-		r.t.opts.Notice(err.Error())
+		lv.opts.Notice(err.Error())
 	}
 	if !lives {
 		// If its end is reported, that record comes after all its others and after its announcement.
 		if !reported {
-			r.ended = append(r.ended, from.pid)
+			lv.ended = append(lv.ended, from.pid)
 		}
 		return nil, false
 	}
-	list, err := r.t.finder.Known(from.pid)
+	list, err := lv.finder.Known(from.pid)
 	if errors.Is(err, proc.ErrMapsBusy) {
-		r.t.found.Add(from.pid)
+		lv.found.Add(from.pid)
 	}
 	if err != nil {
 		return nil, false // its end will be reported, because watchExit came first
 	}
 	for _, m := range list {
-		if a, covered := r.t.attachedTo(m, uint32(library)); a != nil {
+		if a, covered := lv.attacher.libraries.attachedTo(m, uint32(library)); a != nil {
 			// Nobody saw it map the library: it inherited the mapping from its parent. If the parent has ended,
 			// copied objects are the process's own.
 			orphan := proc.Forked(m.PID) && proc.ForkedFrom(m) == 0
-			return r.add(announcement{mapping: m, of: a, at: from.time, late: orphan, unseen: true, covered: covered}, from.time)
+			return lv.add(announcement{mapping: m, of: a, at: from.time, late: orphan, unseen: true, covered: covered}, from.time)
 		}
 	}
-	r.t.found.Add(from.pid) // opening the files that it maps can take long
+	lv.found.Add(from.pid) // opening the files that it maps can take long
 	return nil, false
 }

@@ -18,7 +18,7 @@ type part struct {
 }
 
 // cover returns the devices of a mesh that the range covers.
-func (r *run) cover(p *traced, c *part, mesh uint64) (list []uint64, err error) {
+func (ps *programs) cover(p *traced, c *part, mesh uint64) (list []uint64, err error) {
 	list, asked := c.devices[mesh]
 	if !asked {
 		if list, err = p.InRange(mesh, c.MeshRange); err != nil {
@@ -38,9 +38,9 @@ func (p *traced) isMesh(device uint64) bool { return len(p.devices[device]) > 1 
 // spread returns the devices that have something of a program which was reported as placed on one device: on a mesh,
 // or on the chip of a mesh. The runtime places what is for part of a mesh on all of it. If the part is unknown, the
 // process is marked.
-func (r *run) spread(p *traced, from origin, program, device, mesh uint64) []uint64 {
+func (ps *programs) spread(p *traced, from origin, program, device, mesh uint64) []uint64 {
 	one := []uint64{device}
-	c := r.relations(from.pid).programs[program]
+	c := ps.relations(from.pid).programs[program]
 	if p.isMesh(device) {
 		mesh = device
 	}
@@ -53,16 +53,16 @@ func (r *run) spread(p *traced, from origin, program, device, mesh uint64) []uin
 		}
 		return one
 	}
-	list, err := r.cover(p, c.part, mesh)
+	list, err := ps.cover(p, c.part, mesh)
 	switch {
 	case err != nil:
-		r.chipsUnknown(p, from.time, program, err)
+		ps.chipsUnknown(p, from.time, program, err)
 		return one
 	case len(list) == len(p.devices[mesh]):
 		return one
 	case device == mesh:
 		for _, d := range list {
-			r.device(p, from, d) // after a late attach it may still be unknown
+			ps.devices.device(p, from, d) // after a late attach it may still be unknown
 		}
 		return list
 	case slices.Contains(list, device):
@@ -75,11 +75,10 @@ var errPlacedBefore = errors.New("it was placed before its workload was known")
 
 // chipsUnknown marks a process because one of its programs is counted on all chips of a mesh, but may be on only some
 // of them. The mark stays until the program ends, its chips are known, or the process has no device open.
-func (r *run) chipsUnknown(p *traced, at, program uint64, why error) {
-	rel := r.relations(p.mapping.PID)
+func (ps *programs) chipsUnknown(p *traced, at, program uint64, why error) {
+	rel := ps.relations(p.mapping.PID)
 	rel.chipsUnknown[program] += 0 // adds an entry, or keeps the number of tries
-	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: p.mapping.PID, Time: at,
-		Reason: &aggregator.Reason{Code: exact.ReasonProgramChipsUnknown, Detail: why.Error()}})
+	ps.raiseWhy(origin{pid: p.mapping.PID, time: at}, aggregator.Reason{Code: exact.ReasonProgramChipsUnknown, Detail: why.Error()})
 }
 
 // readsChips reports whether a program is still to be read for its chips.
@@ -100,29 +99,37 @@ func (rel *relations) readsAnyChips() bool {
 
 // chipsScanned notes whether a scan found the chips of a program. It reports whether the accounts may have the program
 // on others. placed: the program was placed on the whole mesh again since it was read; the next reading corrects that.
-func (r *run) chipsScanned(p *traced, from origin, h *inspect.Program, placed bool) (elsewhere bool) {
-	rel := r.relations(from.pid)
+func (ps *programs) chipsScanned(p *traced, from origin, h *inspect.Program, placed bool) (elsewhere bool) {
+	rel := ps.relations(from.pid)
 	if h.ChipsUnknown != nil {
-		r.chipsUnknown(p, from.time, h.ID, h.ChipsUnknown)
+		ps.chipsUnknown(p, from.time, h.ID, h.ChipsUnknown)
 		rel.chipsUnknown[h.ID]++
 		return false
 	}
 	if _, unknown := rel.chipsUnknown[h.ID]; !unknown || placed || len(h.Devices) == 0 {
 		return false
 	}
-	r.chipsKnown(from.pid, from.time, h.ID)
+	ps.chipsKnown(from.pid, from.time, h.ID)
 	return true
 }
 
 // chipsKnown lifts the mark with the last program that it was for.
-func (r *run) chipsKnown(pid uint32, at, program uint64) {
-	rel := r.relations(pid)
+func (ps *programs) chipsKnown(pid uint32, at, program uint64) {
+	rel := ps.relations(pid)
 	if _, marked := rel.chipsUnknown[program]; !marked {
 		return
 	}
 	if delete(rel.chipsUnknown, program); len(rel.chipsUnknown) == 0 {
-		r.emit(aggregator.Event{Kind: aggregator.ReasonLifted, PID: pid, Time: at,
-			Reason: &aggregator.Reason{Code: exact.ReasonProgramChipsUnknown}})
+		ps.lift(origin{pid: pid, time: at}, aggregator.Reason{Code: exact.ReasonProgramChipsUnknown})
+	}
+}
+
+// deviceClosed lifts the mark when the last device closed: the programs are on no chip any more.
+func (ps *programs) deviceClosed(p *traced, rel *relations, from origin, _, _ uint64) {
+	if len(p.devices) == 0 {
+		for program := range rel.chipsUnknown {
+			ps.chipsKnown(from.pid, from.time, program)
+		}
 	}
 }
 
@@ -139,7 +146,7 @@ type waiting struct {
 const maxWaiting = 4096
 
 // onChips runs do once the chips of a device are known, unless the program ends before.
-func (r *run) onChips(p *traced, from origin, device, program uint64, do func()) {
+func (ps *programs) onChips(p *traced, from origin, device, program uint64, do func()) {
 	if chips, met := p.devices[device]; !met || len(chips) > 0 {
 		do()
 		return
@@ -158,8 +165,7 @@ func (r *run) onChips(p *traced, from origin, device, program uint64, do func())
 	p.unread++
 	p.unreadParts++
 	p.reconciliation.suspect = time.Now()
-	r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: from.pid, TID: from.tid, Time: from.time,
-		Reason: &aggregator.Reason{Code: exact.ReasonEventsUnread}})
+	ps.raise(from, exact.ReasonEventsUnread)
 }
 
 // chipsRead runs what waited for a device's chips.

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -53,6 +54,20 @@ var (
 	errTooMany = fmt.Errorf("it maps more than %d files that may be the runtime", maxMapped)
 )
 
+// libraries are those with probes.
+type libraries struct {
+	*env
+	libraries map[proc.FileID]*attachment
+	former    []*attachment // attachments to files that were overwritten or copied since
+	room      room
+
+	// indexMu guards what the reader uses too: these, and attachment.mapped. numbered lists the libraries with a given
+	// index (see attachment.index). covered is when the last probe of a library was attached, in proc.Ticks.
+	indexMu  sync.Mutex
+	numbered map[uint32][]*attachment
+	covered  map[covering]uint64
+}
+
 // room is how many libraries may be attached to, of all tenants and of one, and how many files of one tenant (copies
 // included).
 type room struct{ all, tenant, files int }
@@ -88,10 +103,10 @@ func checkDescriptors(more int, doing string) error {
 }
 
 // admit returns why a tenant's library finds no room, or nil. It evicts unmapped libraries to make room.
-func (t *Tracer) admit(tenant string, of *build) error {
-	err := t.full(tenant, of)
-	for err != nil && t.evictUnmapped(crowding(tenant, err)) > 0 {
-		err = t.full(tenant, of)
+func (ar *attacher) admit(tenant string, of *build) error {
+	err := ar.libraries.full(tenant, of)
+	for err != nil && ar.evictUnmapped(crowding(tenant, err)) > 0 {
+		err = ar.libraries.full(tenant, of)
 	}
 	return err
 }
@@ -103,9 +118,9 @@ func crowding(tenant string, why error) func(other string) bool {
 }
 
 // full does what admit does, without evicting.
-func (t *Tracer) full(tenant string, one *build) error {
+func (lb *libraries) full(tenant string, one *build) error {
 	builds, files, of := map[*build]bool{}, 0, 0
-	for _, a := range t.attached() {
+	for _, a := range lb.attached() {
 		if a.tenant == tenant {
 			files++
 			if !builds[a.build] {
@@ -116,28 +131,28 @@ func (t *Tracer) full(tenant string, one *build) error {
 	}
 	all := len(builds)
 	switch {
-	case tenant != inspect.Root && files >= t.room.files:
+	case tenant != inspect.Root && files >= lb.room.files:
 		return fmt.Errorf("%w of %s, which has %s", errFiles, tenant, plural.Of(files, "file"))
 	case builds[one]:
 		return nil
-	case all >= t.room.all:
+	case all >= lb.room.all:
 		return fmt.Errorf("%w beside %d", errHost, all)
-	case tenant != inspect.Root && of >= t.room.tenant:
+	case tenant != inspect.Root && of >= lb.room.tenant:
 		return fmt.Errorf("%w of %s, which has %d", errNoRoom, tenant, of)
 	}
 	return nil
 }
 
 // attached returns the libraries with probes, and those whose file was overwritten or copied since.
-func (t *Tracer) attached() []*attachment {
-	return slices.AppendSeq(slices.Clone(t.former), maps.Values(t.libraries))
+func (lb *libraries) attached() []*attachment {
+	return slices.AppendSeq(slices.Clone(lb.former), maps.Values(lb.libraries))
 }
 
 // number returns the number of a library with this slot: that of libraries with an equal one, or a free one. There
 // are as many numbers as libraries.
-func (t *Tracer) number(slot bpf.MemtraceTtLayout) uint32 {
+func (lb *libraries) number(slot bpf.MemtraceTtLayout) uint32 {
 	taken := map[uint32]bool{}
-	for _, a := range t.attached() {
+	for _, a := range lb.attached() {
 		if a.slot == slot {
 			return a.index
 		}
@@ -153,8 +168,8 @@ func (t *Tracer) number(slot bpf.MemtraceTtLayout) uint32 {
 // evictUnmapped detaches from libraries that no process maps, of the tenants in of, and returns how many: over weeks,
 // containers bring many. It leaves other tenants' libraries alone, because the next process that maps an evicted one
 // is untraced until it is found.
-func (t *Tracer) evictUnmapped(of func(tenant string) bool) int {
-	if !slices.ContainsFunc(t.attached(), func(a *attachment) bool { return of(a.tenant) }) {
+func (ar *attacher) evictUnmapped(of func(tenant string) bool) int {
+	if !slices.ContainsFunc(ar.libraries.attached(), func(a *attachment) bool { return of(a.tenant) }) {
 		return 0
 	}
 	pids, err := proc.PIDs()
@@ -166,7 +181,7 @@ func (t *Tracer) evictUnmapped(of func(tenant string) bool) int {
 		if pid == uint32(os.Getpid()) {
 			continue // the tracer maps pages to compare files
 		}
-		list, err := t.finder.Known(pid)
+		list, err := ar.finder.Known(pid)
 		if outOfDescriptors(err) {
 			return 0 // this process may map any of them
 		}
@@ -175,25 +190,25 @@ func (t *Tracer) evictUnmapped(of func(tenant string) bool) int {
 		}
 	}
 	var gone []*attachment
-	for id, a := range t.libraries {
+	for id, a := range ar.libraries.libraries {
 		if mapped[id.Inode] || !of(a.tenant) {
 			continue
 		}
-		t.releaseAll(a)
+		ar.releaseAll(a)
 		gone = append(gone, a)
-		t.unguard(a)
-		delete(t.libraries, id)
-		t.unnumber(a)
+		ar.unguard(a)
+		delete(ar.libraries.libraries, id)
+		ar.libraries.unnumber(a)
 	}
-	t.former = slices.DeleteFunc(t.former, func(a *attachment) bool {
+	ar.libraries.former = slices.DeleteFunc(ar.libraries.former, func(a *attachment) bool {
 		if mapped[a.lib.ID.Inode] || !of(a.tenant) {
 			return false
 		}
-		t.releaseAll(a)
+		ar.releaseAll(a)
 		gone = append(gone, a)
 		return true
 	})
-	t.releasing.Wait() // before the layouts in their slots are replaced
+	ar.uprobes.releasing.Wait() // before the layouts in their slots are replaced
 	for _, a := range gone {
 		a.lib.Close()
 	}
@@ -205,9 +220,9 @@ func outOfDescriptors(err error) bool {
 }
 
 // builds counts the attached libraries; copies of one count once.
-func (t *Tracer) builds() uint64 {
+func (lb *libraries) builds() uint64 {
 	builds := map[*build]bool{}
-	for _, a := range t.attached() {
+	for _, a := range lb.attached() {
 		builds[a.build] = true
 	}
 	return uint64(len(builds))
@@ -216,14 +231,14 @@ func (t *Tracer) builds() uint64 {
 // copyOf returns an attachment that shares what was read of an equal library of the same tenant, or of the same file
 // under another name; nil if there is none. Copies of other tenants share nothing: the owner of one could forge what
 // is read from it.
-func (t *Tracer) copyOf(tenant string, st *unix.Stat_t, name, path string) (*attachment, error) {
+func (ar *attacher) copyOf(tenant string, st *unix.Stat_t, name, path string) (*attachment, error) {
 	tried := map[*build]bool{}
-	for _, a := range t.libraries {
+	for _, a := range ar.libraries.libraries {
 		before, err := a.lib.Stat()
 		if tried[a.build] || err != nil || before.Size != st.Size || before.Mtim != a.modified {
 			continue
 		}
-		if a.tenant != tenant && !t.isFileOf(a, st.Ino, name) {
+		if a.tenant != tenant && !ar.isFileOf(a, st.Ino, name) {
 			continue
 		}
 		tried[a.build] = true
@@ -260,26 +275,26 @@ func (r *refusal) scarce() bool {
 }
 
 // fits reports whether a library that found no room now does.
-func (t *Tracer) fits(r *refusal, tenant string) bool {
-	err := t.full(tenant, nil)
+func (ar *attacher) fits(r *refusal, tenant string) bool {
+	err := ar.libraries.full(tenant, nil)
 	return r.scarce() && (err == nil || errors.Is(r.why, errFiles) && !errors.Is(err, errFiles))
 }
 
 // retryLater schedules a retry of libraries that were refused because something ran out: a process ended, so there
 // may be room.
-func (t *Tracer) retryLater() {
-	for _, r := range t.refused {
-		if r.scarce() && !t.retrying {
-			t.retrying = true
-			time.AfterFunc(retryAfter, t.retry)
+func (ar *attacher) retryLater() {
+	for _, r := range ar.refusals.refused {
+		if r.scarce() && !ar.retrying {
+			ar.retrying = true
+			time.AfterFunc(retryAfter, ar.retry)
 			return
 		}
 	}
 }
 
 // crowds reports whether a tenant's libraries take the room that a refused library lacks.
-func (t *Tracer) crowds(tenant string) bool {
-	for _, r := range t.refused {
+func (ar *attacher) crowds(tenant string) bool {
+	for _, r := range ar.refusals.refused {
 		for pid := range r.pids {
 			if crowding(inspect.Tenant(pid), r.why)(tenant) {
 				return true
@@ -289,17 +304,17 @@ func (t *Tracer) crowds(tenant string) bool {
 	return false
 }
 
-func (t *Tracer) retry() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.retrying = false; t.closed {
+func (ar *attacher) retry() {
+	ar.mu.Lock()
+	defer ar.mu.Unlock()
+	if ar.retrying = false; ar.closed {
 		return
 	}
-	t.evictUnmapped(t.crowds)
-	for _, r := range t.refused {
+	ar.evictUnmapped(ar.crowds)
+	for _, r := range ar.refusals.refused {
 		for pid := range r.pids {
-			if t.fits(r, inspect.Tenant(pid)) {
-				t.found.AddSeen(pid, 0)
+			if ar.fits(r, inspect.Tenant(pid)) {
+				ar.found.AddSeen(pid, 0)
 			}
 		}
 	}

@@ -320,8 +320,8 @@ func randomHistories(t *testing.T, seed uint64, goOn func(rest int) bool) {
 			}
 		}
 	}
-	// A tracer that comes now finds what they hold. Which of a child's devices are copies of what its parent has closed it
-	// does not know, nor what traces from before overwrite.
+	// A tracer that comes now finds what they hold. Which of a child's devices are copies of what its parent has closed
+	// it does not know, nor what traces from before overwrite.
 	late := func() {
 		var pids []uint32
 		for _, root := range processes {

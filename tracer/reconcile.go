@@ -85,10 +85,29 @@ type reading struct {
 	closed []uint64
 	tries  int
 	began  time.Time
+	// These are set before features take in the result. whole: records that make up programs were lost, so known
+	// programs may lack something. replaced: the end of a program may have been lost, so another one may be at its
+	// address. told are programs that events reported completely, and devices the open devices.
+	whole, replaced bool
+	told            map[uint64]bool
+	devices         map[uint64]uint64
 	// result and err are set when the reading ends, at (CLOCK_MONOTONIC, ns).
 	result *inspect.ProcessScan
 	err    error
 	at     uint64
+}
+
+// comparisons read processes and compare them with their accounts.
+type comparisons struct {
+	*core
+	devices  *devices
+	forks    *forks
+	losses   *losses
+	programs *programs
+	// finished are the readings that have ended.
+	finished mailbox[*reading]
+	// checkedAt is when check last looked for processes to read.
+	checkedAt time.Time
 }
 
 const (
@@ -135,31 +154,31 @@ func (p *traced) make(program uint64) {
 
 // read starts a scan of a process's allocators, while events still arrive. It does nothing if a scan runs, or if the
 // process still waits for all probes: then it is scanned afterwards.
-func (r *run) read(p *traced, first bool) {
-	if p.reconciliation.now != nil || r.processes.get(p.mapping.PID).stage == joining {
+func (cs *comparisons) read(p *traced, first bool) {
+	if p.reconciliation.now != nil || cs.processes.get(p.mapping.PID).stage == joining {
 		return
 	}
-	r.begin(&reading{of: p, first: first, began: time.Now()})
+	cs.begin(&reading{of: p, first: first, began: time.Now()})
 }
 
-func (r *run) begin(rd *reading) {
+func (cs *comparisons) begin(rd *reading) {
 	p := rd.of
-	rd.lost, rd.lostParts = r.missing(p)
-	rd.lostPrograms = r.missed[bpf.MemtraceTtKindTT_PROGRAM_GONE]
+	rd.lost, rd.lostParts = cs.losses.missing(p)
+	rd.lostPrograms = cs.losses.missed[bpf.MemtraceTtKindTT_PROGRAM_GONE]
 	p.reconciliation.now, p.reconciliation.suspect = rd, time.Time{}
 	rd.touched = map[uint64]struct{}{}
 	p.reconciliation.early = false
 	p.reconciliation.made, p.reconciliation.met = map[uint64]bool{}, map[uint64]bool{}
 	// If no event was lost since the last reading, all its allocators are known.
 	var known []uint64
-	if !rd.first && !p.reconciliation.disagrees && !r.relations(p.mapping.PID).readsAnyChips() && rd.lost == p.reconciliation.lost && p.reconciliation.forkedFrom == 0 {
+	if !rd.first && !p.reconciliation.disagrees && !cs.relations(p.mapping.PID).readsAnyChips() && rd.lost == p.reconciliation.lost && p.reconciliation.forkedFrom == 0 {
 		for a := range p.allocators {
 			known = append(known, a)
 		}
 	}
 	rd.buffersOnly = known != nil
-	programs := r.knownPrograms(rd)
-	rd.fork, rd.since = r.forkOf(p), proc.Now()
+	programs := cs.programs.knownPrograms(rd)
+	rd.fork, rd.since = cs.forks.forkOf(p), proc.Now()
 	rd.others, rd.open = slices.Clone(p.others), nil
 	in, layout, of, chips := p.patient, p.of.layout, p.of, p.chips
 	var devices []uint64 // records of closing may be among the lost ones
@@ -167,7 +186,7 @@ func (r *run) begin(rd *reading) {
 	if lossy {
 		devices = slices.Collect(maps.Keys(p.devices))
 	}
-	r.background.Go(func() {
+	cs.background.Go(func() {
 		if known != nil {
 			rd.result = &inspect.ProcessScan{}
 			rd.err = in.ScanAllocators(rd.result, layout, known, nil)
@@ -189,15 +208,13 @@ func (r *run) begin(rd *reading) {
 			}
 		}
 		if in.LacksProbe(of.cover.Probes) {
-			r.t.mu.Lock()
+			cs.attacher.mu.Lock()
 			rd.bare = of.probes != nil // false if the tracer removed them meanwhile
-			r.t.mu.Unlock()
+			cs.attacher.mu.Unlock()
 		}
 		rd.at = uint64(proc.Monotonic())
-		r.t.inboxMu.Lock()
-		r.t.readings = append(r.t.readings, rd)
-		r.t.inboxMu.Unlock()
-		r.t.reader.Flush()
+		cs.finished.put(rd)
+		cs.reader.Flush()
 	})
 }
 
@@ -219,29 +236,9 @@ func (rd *reading) describe(in *inspect.Inspector, chips *inspect.Chips) {
 	}
 }
 
-// knownPrograms maps to true the programs that need not be read again.
-func (r *run) knownPrograms(rd *reading) map[uint64]bool {
-	known, b := map[uint64]bool{}, &rd.of.reconciliation
-	if rel := r.relations(rd.of.mapping.PID); rd.lostParts == b.lostParts {
-		for id, c := range rel.programs {
-			known[id] = len(c.kernels) > 0 && !b.unread[id] && !rel.readsChips(id)
-		}
-	}
-	return known
-}
-
-// finished returns the readings that have ended, once.
-func (t *Tracer) finished() []*reading {
-	t.inboxMu.Lock()
-	defer t.inboxMu.Unlock()
-	list := t.readings
-	t.readings = nil
-	return list
-}
-
 // reading reports whether a process is being read, or may have to be, that was not watched from its start.
 func (r *run) reading() bool {
-	if len(r.later) > 0 {
+	if len(r.lives.later) > 0 {
 		return true
 	}
 	for _, p := range r.processes {
@@ -253,14 +250,14 @@ func (r *run) reading() bool {
 }
 
 // again restarts a reading whose result must not be applied, and reports whether it did.
-func (r *run) again(rd *reading) bool {
+func (cs *comparisons) again(rd *reading) bool {
 	p := rd.of
-	lost, _ := r.missing(p)
+	lost, _ := cs.losses.missing(p)
 	switch b := &p.reconciliation; {
 	case rd.fork != nil && rd.fork.From != b.forkedFrom: // the parent has ended
 	case len(rd.others) != len(p.others): // the process mapped another build of the runtime
 	case len(rd.open) > 0 && rd.err == nil && len(rd.result.Devices) == 0:
-		r.readBy(p, rd.open[0])
+		cs.devices.readBy(p, rd.open[0])
 		rd.first = true
 	case rd.tries < maxReadings && rd.lost != lost, // the lost events may concern what was read
 		rd.tries < earlyTries && b.superseded(),
@@ -269,7 +266,7 @@ func (r *run) again(rd *reading) bool {
 	default:
 		return false
 	}
-	r.begin(rd)
+	cs.begin(rd)
 	return true
 }
 
@@ -283,7 +280,7 @@ func (b *reconciliation) superseded() bool {
 
 // schedule sets when a process is read next without a reason: sooner after a reading that failed or left something
 // out.
-func (r *run) schedule(rd *reading, partial bool) {
+func (cs *comparisons) schedule(rd *reading, partial bool) {
 	b, took := &rd.of.reconciliation, time.Since(rd.began)
 	if b.failures++; !partial {
 		b.failures = 0
@@ -298,98 +295,75 @@ func (r *run) schedule(rd *reading, partial bool) {
 	default:
 		pause = max(min(checkEvery, settle<<min(b.failures, 10)), retryShare*took)
 	}
-	if r.relations(rd.of.mapping.PID).readsAnyChips() {
+	if cs.relations(rd.of.mapping.PID).readsAnyChips() {
 		pause = min(pause, max(checkEvery, retryShare*took))
 	}
 	b.next = time.Now().Add(pause)
 }
 
 // merge applies a finished reading. All events from before its end have been emitted.
-func (r *run) merge(rd *reading) {
+func (cs *comparisons) merge(rd *reading) {
 	p := rd.of
 	pid := p.mapping.PID
-	if now, _ := r.processes.traced(pid); now != p || p.reconciliation.now != rd {
+	if now, _ := cs.processes.traced(pid); now != p || p.reconciliation.now != rd {
 		return // the process ended meanwhile
 	}
-	if r.again(rd) {
+	if cs.again(rd) {
 		return
 	}
 	if len(rd.open) > 0 {
-		r.markForGood(p, whyTwice)
+		cs.markForGood(p, whyTwice)
 	}
 	switch {
 	case rd.bare && rd.first:
-		r.markForGood(p, whyBare)
+		cs.markForGood(p, whyBare)
 	case rd.bare:
-		r.markForGood(p, whyTakenOut)
+		cs.markForGood(p, whyTakenOut)
 	}
 	superseded := p.reconciliation.superseded()
 	p.reconciliation.now = nil
 	p.reconciliation.unfinished = rd.err == nil && rd.result.Unfinished
 	if !rd.first && p.marked == whyTwice { // applying it would remove what events reported of the other build
-		r.schedule(rd, true)
+		cs.schedule(rd, true)
 		return
 	}
 	if rd.err != nil {
-		r.schedule(rd, true)
+		cs.schedule(rd, true)
 		if rd.first && !p.reconciliation.failureNoticed && proc.Alive(pid) {
 			p.reconciliation.failureNoticed = true
-			r.t.opts.Notice(fmt.Sprintf("process %d: its buffers from before tracing are unknown: %v", pid, rd.err))
+			cs.opts.Notice(fmt.Sprintf("process %d: its buffers from before tracing are unknown: %v", pid, rd.err))
 		}
 		return
 	}
-	if rd.lost != p.reconciliation.lost && rd.tries < maxReadings && r.reopened(p, rd) {
+	if rd.lost != p.reconciliation.lost && rd.tries < maxReadings && cs.devices.reopened(p, rd) {
 		rd.tries++
-		r.begin(rd)
+		cs.begin(rd)
 		return
 	}
-	r.apply(rd, superseded)
+	cs.apply(rd, superseded)
 }
 
 // Reconcile has a process's accounts compared with its allocators soon, because an event did not fit them.
 func (t *Tracer) Reconcile(pid uint32) {
-	t.inboxMu.Lock()
-	t.suspects = append(t.suspects, pid)
-	t.inboxMu.Unlock()
-}
-
-// suspectAll marks all processes for a comparison: events were lost, and it is unknown whose.
-func (r *run) suspectAll() {
-	for _, p := range r.processes.each() {
-		p.reconciliation.suspect = time.Now()
-	}
-}
-
-// anySuspect reports whether a process must be read again soon.
-func (r *run) anySuspect() bool {
-	for _, p := range r.processes {
-		if p.state() == stateSuspect {
-			return true
-		}
-	}
-	return false
+	t.suspects.put(pid)
 }
 
 // check starts readings of processes whose accounts are in doubt or were not compared for long.
-func (r *run) check() {
-	r.t.inboxMu.Lock()
-	suspects := r.t.suspects
-	r.t.suspects = nil
-	r.t.inboxMu.Unlock()
+func (cs *comparisons) check() {
 	now := time.Now()
-	for _, pid := range suspects {
-		if p, known := r.processes.traced(pid); known && p.reconciliation.suspect.IsZero() {
+	for _, pid := range cs.suspects.take() {
+		if p, known := cs.processes.traced(pid); known && p.reconciliation.suspect.IsZero() {
 			p.reconciliation.suspect = now
 		}
 	}
-	if now.Sub(r.checkedAt) < settle/2 {
+	if now.Sub(cs.checkedAt) < settle/2 {
 		return
 	}
-	r.checkedAt = now
-	headless := r.t.perPID() && r.t.lacks.MultiUprobes
-	for pid, p := range r.processes.each() {
+	cs.checkedAt = now
+	headless := cs.perPID() && cs.lacks.MultiUprobes
+	for pid, p := range cs.processes.each() {
 		if headless && p.marked == "" && proc.Heir(pid) != 0 {
-			r.markForGood(p, whyHeadless)
+			cs.markForGood(p, whyHeadless)
 		}
 		b := &p.reconciliation
 		// A comparison ends an allocator that is gone and whose end was lost.
@@ -401,7 +375,7 @@ func (r *run) check() {
 			}
 			if now.Sub(s.since) >= patience && !compares {
 				delete(p.unknownCapacities, allocator)
-				p.noticeOnce(r, fmt.Errorf("the capacity of its memories is unknown: %w", s.why))
+				p.noticeOnce(cs.core, fmt.Errorf("the capacity of its memories is unknown: %w", s.why))
 			}
 		}
 		if b.now != nil || len(p.allocators) == 0 && b.suspect.IsZero() && b.failures == 0 {
@@ -411,7 +385,82 @@ func (r *run) check() {
 			b.next = now.Add(checkEvery)
 		}
 		if !b.suspect.IsZero() && now.Sub(b.suspect) >= settle || now.After(b.next) {
-			r.read(p, p.start.Late || b.unfinished)
+			cs.read(p, p.start.Late || b.unfinished)
 		}
 	}
+}
+
+// apply puts what was read into the accounts, except for objects whose events superseded it.
+func (cs *comparisons) apply(rd *reading, superseded bool) {
+	p := rd.of
+	b, rel := &p.reconciliation, cs.relations(p.mapping.PID)
+	rel.ringsAgain = true
+	rd.whole, rd.replaced = rd.lostParts != b.lostParts, rd.lostPrograms != b.lostPrograms
+	// A program that events reported since, with its kernels, was just being created.
+	rd.told = maps.Clone(b.made)
+	for id := range rd.touched {
+		if c := rel.programs[id]; c != nil && len(c.kernels) > 0 {
+			rd.told[id] = true
+		}
+	}
+	scan := rd.result.Scan
+	scan.First, scan.Touched = rd.first, rd.touched
+	scan.BlocksDisagree = rd.result.BlocksDisagree(rd.touched)
+	scan.BuffersOnly, scan.Began = rd.buffersOnly, rd.since
+	scan.Partial = superseded || rd.lacks()
+	if why := rd.result.Unsearched; why != nil && !b.failureNoticed && proc.Alive(p.mapping.PID) {
+		b.failureNoticed = true
+		cs.opts.Notice(fmt.Sprintf("process %d: it may hold more than is shown: %v", p.mapping.PID, why))
+	}
+	b.disagrees = scan.TotalsDisagree != ""
+	if !scan.Partial {
+		b.read = true
+		if !rd.buffersOnly {
+			b.lost, b.lostParts, b.lostPrograms = rd.lost, rd.lostParts, rd.lostPrograms
+		}
+	}
+	from := origin{pid: p.mapping.PID, time: rd.at}
+	// Choose all of them before making one known, which changes p.closed.
+	rd.devices = maps.Clone(rd.result.Devices)
+	maps.DeleteFunc(rd.devices, rd.gone)
+	if len(rd.devices) > 0 {
+		defer p.Together()()
+	}
+	for _, f := range cs.scanners {
+		f.scanned(rd, from, &scan)
+	}
+	cs.emit(from, aggregator.Event{Kind: aggregator.Scanned, Scan: &scan})
+	for device := range rd.devices { // they are described now
+		if len(p.devices[device]) > 0 {
+			p.chipsRead(device)
+		}
+	}
+	cs.schedule(rd, scan.Partial || scan.Contradicted())
+	if !rd.buffersOnly {
+		b.unread = map[uint64]bool{}
+		for _, id := range rd.result.UnreadPrograms {
+			b.unread[id] = true
+		}
+	}
+	if rd.first && !scan.Partial {
+		p.start.Late = false
+		cs.describe(p, rd.at)
+	}
+}
+
+// lacks reports whether the scan misses something that matters.
+func (rd *reading) lacks() bool {
+	scan := rd.result
+	// If programs cannot be found, what was lost about them stays lost.
+	unfound := rd.whole && !rd.buffersOnly && !scan.Scan.ProgramsRead && len(scan.Devices) > 0
+	unread := len(scan.Shared) > 0 && rd.lost != rd.of.reconciliation.lost // the scan does not have what was lost
+	return scan.Unsearched != nil || unfound || unread || (rd.whole || rd.first) && scan.UnreadBut(rd.told) > 0 ||
+		slices.ContainsFunc(scan.UnreadAllocators, func(a uint64) bool { return rd.of.allocators[a] || scan.Holds(a) })
+}
+
+// gone reports whether a device closed, or its allocator ended, during the reading.
+func (rd *reading) gone(device, allocator uint64) bool {
+	_, ended := rd.touched[allocator]
+	at, closed := rd.of.closed[device]
+	return closed && at >= rd.since || ended
 }

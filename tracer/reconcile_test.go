@@ -18,19 +18,19 @@ func TestDeviceClosedWhileItIsRead(t *testing.T) {
 	const pid, device, allocator, buffer = 7, 0x1000, 0x2000, 0x3000
 	from := origin{pid: pid, time: 1}
 	for what, happens := range map[string]func(*run, *traced){
-		"it closes":          func(r *run, p *traced) { r.closed(p, device, from.time) },
-		"its allocator ends": func(r *run, p *traced) { r.allocatorEnds(p, from, allocator) },
+		"it closes":          func(r *run, p *traced) { r.devices.closed(p, device, from.time) },
+		"its allocator ends": func(r *run, p *traced) { r.devices.allocatorEnds(p, from, allocator) },
 	} {
 		p := &traced{mapping: proc.Mapping{PID: pid}, devices: map[uint64][]aggregator.Chip{}, closing: map[uint64]*closing{device: {origin: from}},
 			closed: map[uint64]uint64{}, allocators: map[uint64]bool{}}
-		r := newRun(&Tracer{}, nil)
+		r := newRun(newAttacher(&env{}), nil)
 		r.processes[pid] = &process{stage: joined, traced: p}
-		r.t.opts.Notice = func(s string) { t.Error(s) }
+		r.opts.Notice = func(s string) { t.Error(s) }
 		rd := &reading{of: p, first: true, result: &inspect.ProcessScan{Devices: map[uint64]uint64{device: allocator}}}
 		rd.result.Scan.Buffers = []aggregator.LiveBuffer{{Buffer: buffer, Device: device, Allocator: allocator}}
 		p.reconciliation.now, rd.touched = rd, map[uint64]struct{}{}
 		happens(r, p)
-		r.merge(rd)
+		r.comparisons.merge(rd)
 		for _, kind := range []aggregator.Kind{aggregator.DeviceOpen, aggregator.AllocatorSeen} {
 			if r.count(kind) > 0 {
 				t.Errorf("%s: there is a %v event", what, kind)
@@ -49,7 +49,7 @@ func TestDeviceOpenedWhileItIsRead(t *testing.T) {
 	for _, opens := range []bool{false, true} {
 		p := &traced{mapping: proc.Mapping{PID: pid}, chips: inspect.NewChips(&inspect.Inspector{}, pid), of: &attachment{}, meshes: map[uint64]bool{},
 			devices: map[uint64][]aggregator.Chip{device: nil}, unsized: map[uint64]*unsized{device: {}}, deviceOf: map[uint64]uint64{}, allocators: map[uint64]bool{allocator: true}}
-		r := newRun(&Tracer{}, nil)
+		r := newRun(newAttacher(&env{}), nil)
 		r.processes[pid] = &process{stage: joined, traced: p, relations: &relations{}}
 		rd := &reading{of: p, first: true, touched: map[uint64]struct{}{}, described: map[uint64]inspect.Device{device: {Arch: "blackhole"}}}
 		rd.result = &inspect.ProcessScan{Devices: map[uint64]uint64{device: allocator}}
@@ -58,7 +58,7 @@ func TestDeviceOpenedWhileItIsRead(t *testing.T) {
 			p.touch(device)
 		}
 		var scan aggregator.Scan
-		r.knowDevices(origin{pid: pid, time: 1}, rd, rd.result.Devices, &scan)
+		r.devices.knowDevices(origin{pid: pid, time: 1}, rd, rd.result.Devices, &scan)
 		described := len(scan.Devices) == 1 && scan.Devices[0].Opened.Arch == "blackhole"
 		if described == opens {
 			t.Errorf("it opens: %t; it is described as it was read: %t", opens, described)
@@ -72,15 +72,15 @@ func TestAllocatorEndsWhileItsBlocksAreRead(t *testing.T) {
 	const pid, allocator = 7, 0x2000
 	for _, ends := range []bool{false, true} {
 		p := &traced{mapping: proc.Mapping{PID: pid}, allocators: map[uint64]bool{allocator: true}}
-		r := newRun(&Tracer{}, nil)
+		r := newRun(newAttacher(&env{}), nil)
 		r.processes[pid] = &process{stage: joined, traced: p, relations: &relations{}}
 		rd := &reading{of: p, buffersOnly: true, result: &inspect.ProcessScan{}}
 		rd.result.UnreadBlocks = map[uint64]error{allocator: unix.EFAULT}
 		p.reconciliation.now, rd.touched = rd, map[uint64]struct{}{}
 		if ends {
-			r.allocatorEnds(p, origin{pid: pid, time: 1}, allocator)
+			r.devices.allocatorEnds(p, origin{pid: pid, time: 1}, allocator)
 		}
-		r.merge(rd)
+		r.comparisons.merge(rd)
 		i := slices.IndexFunc(r.batch, func(e aggregator.Event) bool { return e.Kind == aggregator.Scanned })
 		if i < 0 || (r.batch[i].Scan.BlocksDisagree == "") != ends {
 			t.Errorf("it ends: %t; %+v", ends, r.batch)
@@ -98,11 +98,11 @@ func TestScanOfBuffersThatMayBeYoungerThanTraces(t *testing.T) {
 	}{{nil, 0, 0}, {errors.New("one is"), 1, 1}, {nil, 1, 0}, {nil, 0, 0}} {
 		rd.traces = step.traces
 		var scan aggregator.Scan
-		rd.tracesBefore(&scan)
+		r.traces.scanned(rd, origin{}, &scan)
 		if len(scan.Settles) != step.settles || len(scan.Reasons) != step.reasons {
 			t.Errorf("scan %d settles %v with %v", i, scan.Settles, scan.Reasons)
 		}
-		r.merge(rd)
+		r.comparisons.merge(rd)
 		rd = p.nextReading(true)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"unsafe"
 
 	"tt-memtrace/bpf"
+	"tt-memtrace/internal/proc"
 )
 
 // origin is the source of a record or an event: process, thread (0 if unknown), and time (CLOCK_MONOTONIC, ns).
@@ -11,6 +12,9 @@ type origin struct {
 	pid, tid uint32
 	time     uint64
 }
+
+// nowOf is what the tracer finds of a process now; pid 0 is no process.
+func nowOf(pid uint32) origin { return origin{pid: pid, time: proc.Now()} }
 
 // record is one record of the BPF ring buffer.
 type record struct {
@@ -62,7 +66,7 @@ func (r *run) decode(b []byte) {
 		return
 	}
 	head := (*bpf.MemtraceTtHead)(unsafe.Pointer(&b[0]))
-	r.t.newest.Store(head.Time)
+	r.newest.Store(head.Time)
 	if int(head.Kind) >= len(r.kinds) {
 		return
 	}
@@ -73,9 +77,47 @@ func (r *run) decode(b []byte) {
 	rec := record{origin: origin{pid: head.Pid, tid: head.Tid, time: head.Time}, library: head.Library, bytes: b}
 	switch k.from {
 	case anyProcess:
-		rec.p, _ = r.process(rec.origin, head.Library)
+		rec.p, _ = r.lives.process(rec.origin, head.Library)
 	case tracedProcess:
 		rec.p, _ = r.processOf(rec.origin)
 	}
 	k.take(rec)
+}
+
+// sentAhead keeps, by thread, the records that one probe hit sends ahead of its main record, until the main record is
+// read. All records of a hit have the same time. If the main record is lost, the other one stays behind; its time
+// shows that it is not part of the thread's next hit.
+type sentAhead[R any] map[uint32]*aheadRecord[R]
+
+type aheadRecord[R any] struct {
+	from   origin
+	record R
+}
+
+// add keeps a record. Threads that ended leave theirs behind, so the number of records is bounded.
+func (s sentAhead[R]) add(from origin, b []byte) {
+	var record R
+	if len(b) < int(unsafe.Sizeof(record)) {
+		return
+	}
+	a := s[from.tid]
+	if a == nil {
+		const most = 1024
+		if len(s) >= most {
+			clear(s)
+		}
+		a = new(aheadRecord[R])
+		s[from.tid] = a
+	}
+	a.from, a.record = from, *(*R)(unsafe.Pointer(&b[0]))
+}
+
+// take returns what was sent ahead of a record, or nil if that was lost. It is valid until the next add.
+func (s sentAhead[R]) take(from origin) *R {
+	a := s[from.tid]
+	if a == nil || a.from != from {
+		return nil
+	}
+	a.from = origin{}
+	return &a.record
 }

@@ -3,8 +3,6 @@ package tracer
 import (
 	"errors"
 
-	"tt-memtrace/aggregator"
-	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/internal/discover"
 	"tt-memtrace/internal/proc"
 )
@@ -17,28 +15,36 @@ type refusal struct {
 	pids map[uint32]uint64
 }
 
+// refusals are the files that are not traced.
+type refusals struct {
+	*env
+	refused map[proc.FileID]*refusal
+	// verdicts are for the reader.
+	verdicts mailbox[verdict]
+}
+
 // refuse notes that a process maps an untraced file, until the process ends.
-func (t *Tracer) refuse(id proc.FileID, pid uint32, why error) {
+func (rf *refusals) refuse(id proc.FileID, pid uint32, why error) {
 	at := uint64(proc.Monotonic())
-	if lives, _, _ := t.watchExit(pid); !lives {
+	if lives, _, _ := rf.watchExit(pid); !lives {
 		return
 	}
-	r := t.refused[id]
+	r := rf.refused[id]
 	if r == nil {
 		r = &refusal{pids: map[uint32]uint64{}}
-		t.refused[id] = r
+		rf.refused[id] = r
 	}
 	r.why = why // the reason may have changed
 	r.pids[pid] = at
 	if why != nil {
-		t.judge(pid)
+		rf.judge(pid)
 	}
 }
 
 // accept ends the refusal of a library that can be attached to now, for one process or (pid 0) for all. It returns
 // their PIDs.
-func (t *Tracer) accept(id proc.FileID, pid uint32) (accepted []uint32) {
-	r := t.refused[id]
+func (rf *refusals) accept(id proc.FileID, pid uint32) (accepted []uint32) {
+	r := rf.refused[id]
 	if r == nil {
 		return nil
 	}
@@ -48,43 +54,43 @@ func (t *Tracer) accept(id proc.FileID, pid uint32) (accepted []uint32) {
 		}
 	}
 	for _, one := range accepted {
-		t.lift(id, one)
+		rf.lift(id, one)
 	}
 	return accepted
 }
 
 // acceptUnless ends the refusal of what a process maps, unless it was refused after the process was examined at this
 // time. So a process that is examined and refused again stays marked in between.
-func (t *Tracer) acceptUnless(pid uint32, at uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.liftBefore(unopened(pid), pid, at)
+func (ar *attacher) acceptUnless(pid uint32, at uint64) {
+	ar.mu.Lock()
+	defer ar.mu.Unlock()
+	ar.refusals.liftBefore(unopened(pid), pid, at)
 }
 
 // unmapped ends refusals for a process that ended, or called exec, at this time.
-func (t *Tracer) unmapped(pid uint32, then uint64) {
-	for id := range t.refused {
-		t.liftBefore(id, pid, then)
+func (rf *refusals) unmapped(pid uint32, then uint64) {
+	for id := range rf.refused {
+		rf.liftBefore(id, pid, then)
 	}
 }
 
 // liftBefore ends the refusal of a file for a process if it is older than this time.
-func (t *Tracer) liftBefore(id proc.FileID, pid uint32, then uint64) {
-	if r := t.refused[id]; r != nil {
+func (rf *refusals) liftBefore(id proc.FileID, pid uint32, then uint64) {
+	if r := rf.refused[id]; r != nil {
 		if at, ok := r.pids[pid]; ok && at < then {
-			t.lift(id, pid)
+			rf.lift(id, pid)
 		}
 	}
 }
 
 // lift ends the refusal of a file for a process.
-func (t *Tracer) lift(id proc.FileID, pid uint32) {
-	r := t.refused[id]
+func (rf *refusals) lift(id proc.FileID, pid uint32) {
+	r := rf.refused[id]
 	if delete(r.pids, pid); len(r.pids) == 0 {
-		delete(t.refused, id)
+		delete(rf.refused, id)
 	}
 	if r.why != nil {
-		t.judge(pid)
+		rf.judge(pid)
 	}
 }
 
@@ -100,9 +106,9 @@ type verdict struct {
 }
 
 // judge tells the reader whether a process uses a library that is not traced.
-func (t *Tracer) judge(pid uint32) {
+func (rf *refusals) judge(pid uint32) {
 	v := verdict{pid: pid, at: proc.Now()}
-	for _, r := range t.refused {
+	for _, r := range rf.refused {
 		if _, ok := r.pids[pid]; ok && r.why != nil {
 			unsure := errors.As(r.why, new(discover.Unsure))
 			if v.why == "" || v.unsure && !unsure { // what is known says more
@@ -110,54 +116,25 @@ func (t *Tracer) judge(pid uint32) {
 			}
 		}
 	}
-	t.tell(v)
-}
-
-// tell hands the reader a verdict.
-func (t *Tracer) tell(v verdict) {
-	t.inboxMu.Lock()
-	t.verdicts = append(t.verdicts, v)
-	t.inboxMu.Unlock()
-	t.reader.Flush()
+	rf.tell(v)
 }
 
 // judged marks the processes that use a library that is not traced.
-func (r *run) judged() {
-	r.t.inboxMu.Lock()
-	list := r.t.verdicts
-	r.t.verdicts = nil
-	r.t.inboxMu.Unlock()
-	for _, v := range list {
+func (lv *lives) judged() {
+	for _, v := range lv.attacher.refusals.verdicts.take() {
 		if v.of == nil {
-			r.mark(v.pid, v)
+			lv.mark(v.pid, v)
 		}
-		for pid, p := range r.processes.each() {
+		for pid, p := range lv.processes.each() {
 			if v.of != nil && p.of == v.of {
-				r.mark(pid, v)
+				lv.mark(pid, v)
 			}
 		}
 	}
 }
 
-// mark raises or lifts the reason that a process is not traced.
-func (r *run) mark(pid uint32, v verdict) {
-	e := aggregator.Event{Kind: aggregator.ReasonRaised, PID: pid, Time: v.at,
-		Reason: &aggregator.Reason{Code: exact.ReasonNotTraced, Detail: v.why, Unsure: v.unsure && !r.isTraced(pid)}}
-	if v.why != "" {
-		r.processes.of(pid).untraced = true
-		r.emit(e)
-	} else if p, known := r.processes.traced(pid); r.processes.get(pid).untraced && (!known || p.marked == "") {
-		r.processes[pid].untraced = false
-		r.processes.drop(pid)
-		e.Kind = aggregator.ReasonLifted
-		r.emit(e)
-	}
-}
-
-// markForGood marks a process until it ends.
-func (r *run) markForGood(p *traced, why string) {
-	if p.marked == "" {
-		p.marked = why
-		r.mark(p.mapping.PID, verdict{why: why, at: proc.Now()})
-	}
+// tell hands the reader a verdict.
+func (rf *refusals) tell(v verdict) {
+	rf.verdicts.put(v)
+	rf.reader.Flush()
 }

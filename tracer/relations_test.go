@@ -15,7 +15,7 @@ import (
 
 // related is a reader without a kernel.
 func related() *run {
-	return newRun(&Tracer{}, nil)
+	return newRun(newAttacher(&env{}), nil)
 }
 
 // newLaunches takes the launches that were published since it was called last.
@@ -39,7 +39,7 @@ func TestLaunchesArePublishedOnce(t *testing.T) {
 	rel.program(p1).workload, rel.program(p2).workload = wl, wl
 	rel.program(alone)
 	read := func(object, count uint64) map[uint64]uint64 {
-		r.launch(pid, object, &bpf.MemtraceTtLaunch{Count: count}, false)
+		r.launches.launch(pid, object, &bpf.MemtraceTtLaunch{Count: count}, false)
 		return r.newLaunches()
 	}
 	expect := func(what string, got map[uint64]uint64, want ...uint64) {

@@ -48,41 +48,40 @@ func newReservedSizes(lib *metal.Library) (*reservedSizes, error) {
 
 // reservedSize returns how much of each bank a buffer takes. It returns 0 if that is unknown; then the process is
 // marked until a comparison finds the size.
-func (r *run) reservedSize(p *traced, from origin, e *bpf.MemtraceTtAlloc) uint64 {
+func (bs *buffers) reservedSize(p *traced, from origin, e *bpf.MemtraceTtAlloc) uint64 {
 	if aggregator.Memory(e.Head.Memory) >= aggregator.NumMemories {
 		return 0
 	}
 	if s := p.of.sizes; s != nil && uint32(e.Head.Library) == p.of.index { // otherwise, for example, the buffer is of another build that the process maps
-		size, err := r.computedSize(p, from, e)
+		size, err := bs.computedSize(p, from, e)
 		if err == nil && size > 0 {
 			return size
 		}
-		r.t.unreserved.Add(1)
+		bs.unreserved.Add(1)
 		if err == nil {
-			r.probeSizes(p.of)
+			bs.probeSizes(p.of)
 		}
 	}
-	r.reservedUnread(p, from)
+	bs.reservedUnread(p, from)
 	return 0
 }
 
 // reservedUnread marks a process whose buffer has an unknown reserved size, until a comparison finds it.
-func (r *run) reservedUnread(p *traced, from origin) {
+func (bs *buffers) reservedUnread(p *traced, from origin) {
 	rec := &p.reconciliation
 	if rec.suspect.IsZero() {
 		rec.suspect = time.Now()
 	}
 	if !rec.unreserved {
 		rec.unreserved = true
-		r.emit(aggregator.Event{Kind: aggregator.ReasonRaised, PID: from.pid, Time: from.time,
-			Reason: &aggregator.Reason{Code: exact.ReasonReservedUnknown, Detail: "they were not known when the buffers were allocated"}})
+		bs.raiseWhy(from, aggregator.Reason{Code: exact.ReasonReservedUnknown, Detail: "they were not known when the buffers were allocated"})
 	}
 }
 
 // placesOnCores returns where a buffer lies that has an address on each of its cores; empty for other buffers. It
 // returns false if some of the places could not be read: then what the buffer takes is unknown.
-func (r *run) placesOnCores(from origin) (places aggregator.PerCore, known bool) {
-	e := r.perCore.take(from)
+func (bs *buffers) placesOnCores(from origin) (places aggregator.PerCore, known bool) {
+	e := bs.perCore.take(from)
 	if e == nil {
 		return "", true
 	}
@@ -100,7 +99,7 @@ func (r *run) placesOnCores(from origin) (places aggregator.PerCore, known bool)
 var errSizeLost = errors.New("lost")
 
 // computedSize computes the size from the record; 0 without an error means that it cannot be computed.
-func (r *run) computedSize(p *traced, from origin, e *bpf.MemtraceTtAlloc) (uint64, error) {
+func (bs *buffers) computedSize(p *traced, from origin, e *bpf.MemtraceTtAlloc) (uint64, error) {
 	s, m := p.of.sizes, aggregator.Memory(e.Head.Memory)
 	bank, err := p.bank(e.Allocator, m)
 	if err != nil {
@@ -112,7 +111,7 @@ func (r *run) computedSize(p *traced, from origin, e *bpf.MemtraceTtAlloc) (uint
 	}
 	key := sizeKey{bank, metal.Shape{Memory: uint32(m), Layout: uint32(e.Head.Layout), Size: e.Size, PageSize: uint64(e.PageSize)}}
 	if key.shape.Layout != interleaved && s.Span > 0 {
-		sharded := r.sharded.take(from)
+		sharded := bs.sharded.take(from)
 		if sharded == nil {
 			return 0, errSizeLost
 		}
@@ -131,14 +130,14 @@ func (r *run) computedSize(p *traced, from origin, e *bpf.MemtraceTtAlloc) (uint
 
 // probeSizes attaches, in the background, the probe that reads reserved sizes. Until it is attached, unknown sizes
 // come from the allocators.
-func (r *run) probeSizes(of *attachment) {
+func (bs *buffers) probeSizes(of *attachment) {
 	if of.sizes.probing {
 		return
 	}
 	of.sizes.probing = true
-	r.background.Go(func() {
-		if err := r.t.attachSpare(of); err != nil {
-			r.t.opts.Notice(err.Error())
+	bs.background.Go(func() {
+		if err := bs.attacher.attachSpare(of); err != nil {
+			bs.opts.Notice(err.Error())
 		}
 	})
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/cilium/ebpf/ringbuf"
@@ -34,8 +32,8 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 		}
 		return t.discover(ctx)
 	})
-	g.Go(func() error { return t.guarding(ctx) })
-	r := newRun(t, sink)
+	g.Go(func() error { return t.attacher.guarding(ctx) })
+	r := newRun(t.attacher, sink)
 	g.Go(func() error {
 		defer cancel()
 		defer close(t.ended)
@@ -45,7 +43,7 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 		for _, pid := range t.opts.PIDs {
 			// Do not wait for a PID that ended after it was named.
 			if proc.Alive(pid) {
-				r.targets[pid] = true
+				r.lives.targets[pid] = true
 			}
 		}
 		stop := context.AfterFunc(ctx, func() { t.reader.Flush() })
@@ -57,12 +55,12 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 			r.background.Wait()
 		}()
 		r.ready = ready
-		r.announcements()
+		r.lives.announcements()
 		return r.loop(ctx)
 	})
 	err := g.Wait()
 	if err == nil { // by now the watcher has read all
-		r.joinUnexamined()
+		r.lives.joinUnexamined()
 		r.flush()
 	}
 	return err
@@ -70,63 +68,46 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 
 // run is the reader's state. Only the reader turns records into events.
 type run struct {
-	t     *Tracer
-	sink  func([]aggregator.Event)
-	batch []aggregator.Event
+	*core
+	buffers     *buffers
+	comparisons *comparisons
+	devices     *devices
+	forks       *forks
+	launches    *launches
+	lives       *lives
+	losses      *losses
+	markings    *markings
+	programs    *programs
+	rings       *rings
+	stacks      *stacks
+	traces      *traces
 
-	// kinds says what is done with each kind of record.
-	kinds     [bpf.MemtraceTtKindTT_KINDS]recordKind
-	processes processes
-	// targets are the PIDs of Options that still live.
-	targets map[uint32]bool
-	// later are announcements of processes that are already known: their exec may still be in the ring.
-	later []announcement
-	// ended are processes that ended before they were examined. Their last records are already in the ring.
-	ended []uint32
-	// unknownEnds are ends of a command's processes that were never announced.
-	unknownEnds []unknownEnd
-	// ends are ends of processes whose remaining state is still to be dropped (see leave).
-	ends  []end
-	forks forkSearch
-
-	// names of the chips seen so far.
-	names inspect.ChipNames
-	// partial are circular buffers whose core ranges arrive in several records, by thread.
-	partial map[uint32]*aggregator.CircularBuffer
-	// sharded holds the records from which the sizes of sharded buffers are computed.
-	sharded sentAhead[bpf.MemtraceTtSharded]
-	// perCore are where buffers lie that have an address on each core, until their allocation is read.
-	perCore sentAhead[bpf.MemtraceTtPerCore]
-	stacks  *stacks
-
-	lossState
-	launchState
-	operationState
-
-	// ready is nil once it was called. Callers of Sync wait on syncs. background runs the reads of processes.
-	ready      func()
-	syncs      []chan struct{}
-	background sync.WaitGroup
-	checkedAt  time.Time
+	// ready is nil once it was called. waiting are callers of Sync.
+	ready   func()
+	waiting []chan struct{}
 }
 
-func newRun(t *Tracer, sink func([]aggregator.Event)) *run {
+func newRun(a *attacher, sink func([]aggregator.Event)) *run {
+	c := &core{env: a.env, attacher: a, sink: sink, processes: processes{}, raised: map[exact.ReasonCode]moment{}}
 	r := &run{
-		t: t, sink: sink, processes: processes{}, targets: map[uint32]bool{},
-		forks: forkSearch{hurry: make(chan struct{}, 1)},
-		names: inspect.ChipNames{}, partial: map[uint32]*aggregator.CircularBuffer{},
-		sharded: sentAhead[bpf.MemtraceTtSharded]{}, perCore: sentAhead[bpf.MemtraceTtPerCore]{}, stacks: newStacks(),
-		lossState: lossState{raised: map[exact.ReasonCode]moment{}}, launchState: launchState{exited: map[uint32]uint64{}},
-		operationState: operationState{callers: map[proc.FileVersion]*metal.Launchers{}},
+		core:     c,
+		devices:  &devices{core: c, names: inspect.ChipNames{}},
+		markings: &markings{c},
+		rings:    &rings{core: c},
+		stacks:   newStacks(),
 	}
-	for _, list := range [][]recordKind{
-		r.recordsOfBuffers(), r.recordsOfDevices(), r.recordsOfPrograms(), r.recordsOfFailures(), r.recordsOfTraces(),
-		r.recordsOfMarks(), r.stacks.records(), r.recordsOfLosses(), r.recordsOfProcesses(),
-	} {
-		for _, k := range list {
-			r.kinds[k.kind] = k
-		}
-	}
+	r.launches = &launches{core: c, rings: r.rings, exited: map[uint32]uint64{}, callers: map[proc.FileVersion]*metal.Launchers{}}
+	r.programs = &programs{core: c, devices: r.devices, launches: r.launches, partial: map[uint32]*aggregator.CircularBuffer{}}
+	r.traces = &traces{core: c, devices: r.devices}
+	r.buffers = &buffers{core: c, devices: r.devices, markings: r.markings, stacks: r.stacks, traces: r.traces,
+		sharded: sentAhead[bpf.MemtraceTtSharded]{}, perCore: sentAhead[bpf.MemtraceTtPerCore]{}}
+	r.forks = &forks{core: c, devices: r.devices, search: forkSearch{hurry: make(chan struct{}, 1)}}
+	r.losses = &losses{core: c, forks: r.forks}
+	r.comparisons = &comparisons{core: c, devices: r.devices, forks: r.forks, losses: r.losses, programs: r.programs}
+	r.lives = &lives{core: c, comparisons: r.comparisons, forks: r.forks, launches: r.launches, losses: r.losses, stacks: r.stacks,
+		targets: map[uint32]bool{}}
+	c.add(r.devices, r.programs, r.forks, r.buffers, r.traces, r.markings, r.rings, &failures{c, r.stacks}, r.stacks, r.losses,
+		r.launches, r.lives)
 	return r
 }
 
@@ -137,43 +118,43 @@ func (r *run) loop(ctx context.Context) error {
 		// The reader polls the ring on a timer or, after a quiet while, sleeps until the next record. It also lets
 		// records wake it while a device opens: the device's first buffer asks for its chips, and the device may
 		// close a millisecond later.
-		idle := empty >= sleepAfter || r.opening()
+		idle := empty >= sleepAfter || r.devices.opening()
 		sleeping := idle
 		if sleeping {
-			if err := r.t.objects.Idle.Set(uint32(1)); err != nil {
+			if err := r.objects.Idle.Set(uint32(1)); err != nil {
 				return fmt.Errorf("going idle: %w", err)
 			}
 			// Records that arrived before the flag was set did not wake the reader.
-			sleeping = r.t.reader.AvailableBytes() == 0
+			sleeping = r.reader.AvailableBytes() == 0
 		}
 		if sleeping {
-			r.t.caughtUp.Store(0)
-		} else if r.t.reader.AvailableBytes() == 0 {
-			r.t.catchesUp()
+			r.caughtUp.Store(0)
+		} else if r.reader.AvailableBytes() == 0 {
+			r.catchesUp()
 		}
-		started := r.t.started.Load() // if so, all processes of the start are announced by now
-		r.syncs = append(r.syncs, r.t.waiting()...)
+		started := r.started.Load() // if so, all processes of the start are announced by now
+		r.waiting = append(r.waiting, r.syncs.take()...)
 		if err := r.switchStacks(); err != nil {
 			return err
 		}
 		// Take finished readings before draining: then all records from before their end are applied before they are
 		// merged.
-		readings := r.t.finished()
-		ended := r.ended
-		r.ended = nil
+		readings := r.comparisons.finished.take()
+		ended := r.lives.ended
+		r.lives.ended = nil
 		// When the context ends, read once more everything that is in the ring by now.
 		done := ctx.Err() != nil && started
-		if done || len(r.syncs) > 0 && !r.waits() || len(readings) > 0 || len(ended) > 0 || len(r.later) > 0 {
-			r.t.reader.SetDeadline(time.Now())
+		if done || len(r.waiting) > 0 && !r.waits() || len(readings) > 0 || len(ended) > 0 || len(r.lives.later) > 0 {
+			r.reader.SetDeadline(time.Now())
 		} else {
-			r.t.reader.SetDeadline(r.deadline(sleeping))
+			r.reader.SetDeadline(r.deadline(sleeping))
 		}
 		n, err := r.drain(&record)
-		if r.t.caughtUp.Load() == 0 {
-			r.t.catchesUp() // it slept, and no record woke it
+		if r.caughtUp.Load() == 0 {
+			r.catchesUp() // it slept, and no record woke it
 		}
 		if idle {
-			if err := r.t.objects.Idle.Set(uint32(0)); err != nil {
+			if err := r.objects.Idle.Set(uint32(0)); err != nil {
 				return fmt.Errorf("waking up: %w", err)
 			}
 		}
@@ -188,22 +169,22 @@ func (r *run) loop(ctx context.Context) error {
 		} else {
 			empty++
 		}
-		r.conclude(readings, ended, done || len(r.syncs) > 0)
+		r.conclude(readings, ended, done || len(r.waiting) > 0)
 		if r.ready != nil && (done || started && !r.reading()) {
 			r.ready()
 			r.ready = nil
-			r.t.scheduleFreeOSMemory()
+			r.scheduleFreeOSMemory()
 		}
-		if len(r.syncs) > 0 {
-			r.forks.soon()
+		if len(r.waiting) > 0 {
+			r.forks.search.soon()
 		}
 		if !r.waits() || done {
-			for _, s := range r.syncs {
+			for _, s := range r.waiting {
 				close(s)
 			}
-			r.syncs = nil
+			r.waiting = nil
 		}
-		if done || started && r.over() {
+		if done || started && r.lives.over() {
 			return nil
 		}
 	}
@@ -213,7 +194,7 @@ func (r *run) loop(ctx context.Context) error {
 func (r *run) deadline(sleeping bool) time.Time {
 	wait := drainEvery
 	switch {
-	case !sleeping, len(r.ends) > 0:
+	case !sleeping, len(r.lives.ends) > 0:
 	case r.anySuspect():
 		wait = settle / 2
 	case r.processes.active():
@@ -227,36 +208,31 @@ func (r *run) deadline(sleeping bool) time.Time {
 // conclude does the work that follows from the records just read. With now, because someone waits for all that has
 // happened, it does at once what otherwise waits for its time.
 func (r *run) conclude(readings []*reading, ended []uint32, now bool) {
-	for _, a := range r.later {
-		r.add(a, uint64(proc.Monotonic()))
+	for _, a := range r.lives.later {
+		r.lives.add(a, uint64(proc.Monotonic()))
 	}
-	r.later = r.later[:0]
-	r.announcements()
-	r.scratchpads(now)
-	r.capacities(now)
-	r.closings(now)
-	r.losses(now)
-	r.readCounts(now || r.over())
-	r.nameLaunched(math.MaxUint64)
+	r.lives.later = r.lives.later[:0]
+	r.lives.announcements()
+	for _, f := range r.timed {
+		f.due(now || r.lives.over())
+	}
 	for _, rd := range readings {
-		r.merge(rd)
+		r.comparisons.merge(rd)
 	}
 	for _, pid := range ended {
-		r.gone(origin{pid: pid, time: uint64(proc.Monotonic())})
+		r.lives.gone(origin{pid: pid, time: uint64(proc.Monotonic())})
 	}
-	r.markUnread()
-	r.check()
-	r.leave()
+	r.losses.markUnread()
+	r.comparisons.check()
+	r.lives.leave()
 	r.flush()
 }
 
 // waits reports whether work remains for what has happened so far.
 func (r *run) waits() bool {
-	started := r.t.started.Load() // load this before announced, as in loop
-	r.t.inboxMu.Lock()
-	found := len(r.t.announced) > 0
-	r.t.inboxMu.Unlock()
-	return !started || found || r.reading() || r.unlooked() || len(r.ends) > 0 || len(r.ended) > 0 || r.forks.lost && r.processes.active() || r.forks.searching()
+	started := r.started.Load() // load this before announced, as in loop
+	found := !r.attacher.announced.empty()
+	return !started || found || r.reading() || r.unlooked() || len(r.lives.ends) > 0 || len(r.lives.ended) > 0 || r.forks.search.lost && r.processes.active() || r.forks.search.searching()
 }
 
 // unlooked reports whether a process that sent events is still to be examined. It gives up a second after the process
@@ -273,9 +249,7 @@ func (r *run) unlooked() bool {
 // Sync returns once everything that happened before the call has reached the sink, or the context ends.
 func (t *Tracer) Sync(ctx context.Context) error {
 	done := make(chan struct{})
-	t.inboxMu.Lock()
-	t.syncs = append(t.syncs, done)
-	t.inboxMu.Unlock()
+	t.syncs.put(done)
 	if err := t.reader.Flush(); err != nil {
 		return fmt.Errorf("waking the reader: %w", err)
 	}
@@ -289,19 +263,11 @@ func (t *Tracer) Sync(ctx context.Context) error {
 	}
 }
 
-func (t *Tracer) waiting() []chan struct{} {
-	t.inboxMu.Lock()
-	defer t.inboxMu.Unlock()
-	list := t.syncs
-	t.syncs = nil
-	return list
-}
-
 // drain waits for records, then reads what is there, but no more than the ring's size per call. So under any load
 // losses, processes and waiting callers get their turn between two drains.
 func (r *run) drain(record *ringbuf.Record) (n int, err error) {
-	for size := 0; size < r.t.reader.BufferSize(); {
-		err := r.t.reader.ReadInto(record)
+	for size := 0; size < r.reader.BufferSize(); {
+		err := r.reader.ReadInto(record)
 		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, ringbuf.ErrFlushed) {
 			return n, nil
 		}
@@ -309,32 +275,23 @@ func (r *run) drain(record *ringbuf.Record) (n int, err error) {
 			return n, err
 		}
 		if n == 0 {
-			if r.t.caughtUp.Load() == 0 {
-				r.t.catchesUp() // it slept
+			if r.caughtUp.Load() == 0 {
+				r.catchesUp() // it slept
 			}
 			// Processes are announced before their first record.
-			r.announcements()
+			r.lives.announcements()
 		}
 		n++
 		size += len(record.RawSample) + 8 // its header in the ring
 		r.decode(record.RawSample)
-		r.nameLaunched(r.t.newest.Load())
+		r.launches.nameLaunched(r.newest.Load())
 		if len(r.batch) >= 4096 {
 			r.flush()
 		}
 		if record.Remaining == 0 {
-			r.t.catchesUp()
-			r.t.reader.SetDeadline(time.Now())
+			r.catchesUp()
+			r.reader.SetDeadline(time.Now())
 		}
 	}
 	return n, nil
 }
-
-func (r *run) flush() {
-	if len(r.batch) > 0 {
-		r.sink(r.batch)
-		r.batch = r.batch[:0]
-	}
-}
-
-func (r *run) emit(e aggregator.Event) { r.batch = append(r.batch, e) }

@@ -12,7 +12,6 @@ import (
 func TestEventsOfAnUnknownProcess(t *testing.T) {
 	const pid, buffer, program = 7, 0x200, 0x300
 	r := related()
-	r.t, r.stacks, r.exited = &Tracer{}, newStacks(), map[uint32]uint64{}
 	r.processes.of(pid).seek()
 	record := func(kind bpf.MemtraceTtKind, object uint64) {
 		r.decode(bytesOf(&bpf.MemtraceTtObject{Head: bpf.MemtraceTtHead{Kind: uint8(kind), Pid: pid, Tid: pid, Time: 3}, Object: object}))
@@ -34,8 +33,8 @@ func TestEventsOfAnUnknownProcess(t *testing.T) {
 			t.Errorf("event %d is %+v", i, e)
 		}
 	}
-	if len(r.processes) != 0 || len(r.ends) != 1 {
-		t.Errorf("after its end, %d processes are kept, ends %v", len(r.processes), r.ends)
+	if len(r.processes) != 0 || len(r.lives.ends) != 1 {
+		t.Errorf("after its end, %d processes are kept, ends %v", len(r.processes), r.lives.ends)
 	}
 	record(bpf.MemtraceTtKindTT_EXIT, 0)
 	if len(r.batch) != len(want) {
@@ -50,21 +49,20 @@ func TestEndOfWhoHadThePIDBefore(t *testing.T) {
 		r.decode(bytesOf(&bpf.MemtraceTtObject{Head: bpf.MemtraceTtHead{Kind: uint8(bpf.MemtraceTtKindTT_EXIT), Pid: pid, Tid: pid, Time: at}}))
 	}
 	r := related()
-	r.t, r.stacks, r.exited = &Tracer{}, newStacks(), map[uint32]uint64{}
 	found := &traced{found: 10, at: 12}
 	r.processes.of(pid).join(found, true)
-	r.later = []announcement{{mapping: found.mapping, at: 14}}
-	r.later[0].mapping.PID = pid
+	r.lives.later = []announcement{{mapping: found.mapping, at: 14}}
+	r.lives.later[0].mapping.PID = pid
 	exit(r, 9)
-	if !r.isTraced(pid) || len(r.later) != 1 || len(r.batch) != 0 {
-		t.Errorf("after an end before it was found: known %t, %d announcements left, events %+v", r.isTraced(pid), len(r.later), r.batch)
+	if !r.isTraced(pid) || len(r.lives.later) != 1 || len(r.batch) != 0 {
+		t.Errorf("after an end before it was found: known %t, %d announcements left, events %+v", r.isTraced(pid), len(r.lives.later), r.batch)
 	}
 	exit(r, 13)
-	if r.isTraced(pid) || len(r.later) != 1 {
-		t.Errorf("after its end: known %t, %d announcements left", r.isTraced(pid), len(r.later))
+	if r.isTraced(pid) || len(r.lives.later) != 1 {
+		t.Errorf("after its end: known %t, %d announcements left", r.isTraced(pid), len(r.lives.later))
 	}
 	exit(r, 14)
-	if len(r.later) != 0 {
+	if len(r.lives.later) != 0 {
 		t.Error("what ended is announced")
 	}
 	if len(r.batch) != 1 || r.batch[0].Kind != aggregator.ProcessExit || r.batch[0].Time != 13 {

@@ -27,13 +27,13 @@ const (
 	placingTime = 3 * time.Second
 )
 
-// scratchpads reads the scratchpads of the programs that are due or, with now, of all.
-func (r *run) scratchpads(now bool) {
-	for pid, rel := range r.processes.related() {
+// due reads the scratchpads of the programs that are due or, with now, of all.
+func (ps *programs) due(now bool) {
+	for pid, rel := range ps.processes.related() {
 		left := rel.placing[:0]
 		for _, at := range rel.placing {
 			age := proc.Monotonic() - time.Duration(at.time)
-			if !now && age < at.next || r.place(pid, rel, &at, age) {
+			if !now && age < at.next || ps.place(pid, rel, &at, age) {
 				left = append(left, at)
 			}
 		}
@@ -42,8 +42,8 @@ func (r *run) scratchpads(now bool) {
 }
 
 // place reads a program's scratchpads and emits them if they changed. It reports whether they must be read again.
-func (r *run) place(pid uint32, rel *relations, at *placing, age time.Duration) (again bool) {
-	p, known := r.processes.traced(pid)
+func (ps *programs) place(pid uint32, rel *relations, at *placing, age time.Duration) (again bool) {
+	p, known := ps.processes.traced(pid)
 	c := rel.programs[at.program]
 	if !known || c == nil {
 		return false // it is destroyed, or its kernels are from before tracing began
@@ -59,20 +59,20 @@ func (r *run) place(pid uint32, rel *relations, at *placing, age time.Duration) 
 		return true
 	}
 	if failed != nil {
-		p.noticeOnce(r, fmt.Errorf("the scratchpads of a kernel are unknown: %w", failed))
+		p.noticeOnce(ps.core, fmt.Errorf("the scratchpads of a kernel are unknown: %w", failed))
 	}
 	if len(list) > 0 && !slices.EqualFunc(list, c.scratchpads[at.device], samePlace) {
 		from, device, program := origin{pid, pid, at.time}, at.device, at.program
-		r.device(p, from, device)
+		ps.devices.device(p, from, device)
 		rel.calls++
 		for _, cb := range list {
 			cb.Call = rel.calls
 		}
-		r.onChips(p, from, device, program, func() {
-			devices := r.spread(p, from, program, device, 0)
+		ps.onChips(p, from, device, program, func() {
+			devices := ps.spread(p, from, program, device, 0)
 			for _, cb := range list {
 				for _, d := range devices {
-					r.emit(aggregator.Event{Kind: aggregator.CBPlaced, PID: pid, Time: from.time, Device: d, Program: program, CB: cb})
+					ps.emit(from, aggregator.Event{Kind: aggregator.CBPlaced, Device: d, Program: program, CB: cb})
 				}
 			}
 		})

@@ -39,7 +39,7 @@ func (t *Tracer) SendsStacks() bool { return t.sendStacks.Load() }
 
 // switchStacks switches stacks of allocations and frees on or off in the BPF programs; failures always have one.
 func (r *run) switchStacks() error {
-	wanted := r.t.sendStacks.Load()
+	wanted := r.sendStacks.Load()
 	if wanted == r.stacks.sent {
 		return nil
 	}
@@ -47,7 +47,7 @@ func (r *run) switchStacks() error {
 	if wanted {
 		paused = 0
 	}
-	if err := r.t.objects.StacksPaused.Set(paused); err != nil {
+	if err := r.objects.StacksPaused.Set(paused); err != nil {
 		return fmt.Errorf("switching stacks: %w", err)
 	}
 	r.stacks.sent = wanted
@@ -107,7 +107,7 @@ func (p *namedStacks) name(c symbol.Calls) *aggregator.Stack {
 func (s *stacks) close() { s.files.Close() }
 
 // addProcess finds a process's Python interpreter and tells the BPF programs where its frames are.
-func (s *stacks) addProcess(t *Tracer, pid uint32) {
+func (s *stacks) addProcess(e *env, pid uint32) {
 	if s.processes[pid] != nil {
 		return
 	}
@@ -126,8 +126,8 @@ func (s *stacks) addProcess(t *Tracer, pid uint32) {
 	if py.Indirect {
 		k.Indirect = 1
 	}
-	if err := t.objects.Pythons.Put(pid, &k); err != nil {
-		t.opts.Notice(fmt.Sprintf("process %d: its Python frames are not shown: %v", pid, err))
+	if err := e.objects.Pythons.Put(pid, &k); err != nil {
+		e.opts.Notice(fmt.Sprintf("process %d: its Python frames are not shown: %v", pid, err))
 	}
 }
 
@@ -139,9 +139,9 @@ func (s *stacks) records() []recordKind {
 }
 
 // drop forgets a process.
-func (s *stacks) drop(t *Tracer, pid uint32) {
+func (s *stacks) drop(e *env, pid uint32) {
 	if s.processes[pid] != nil {
-		t.objects.Pythons.Delete(pid) // fails if the process has no Python
+		e.objects.Pythons.Delete(pid) // fails if the process has no Python
 		delete(s.processes, pid)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -63,75 +62,19 @@ const (
 
 // Tracer is a set of loaded BPF programs and of the libraries that they are attached to.
 type Tracer struct {
-	opts    Options
-	began   uint64 // ticks
-	lacks   Lacks
-	objects bpf.MemtraceObjects
-	// bpfPrograms maps a BPF program's name to it.
-	bpfPrograms map[string]*ebpf.Program
-	reader      *ringbuf.Reader
-	// readerMu keeps the ring buffer mapped while Backlog reads its size.
-	readerMu     sync.Mutex
-	readerClosed bool
-	// newest is the time of the newest record read; caughtUp is when the reader last found the ring empty (see lag).
-	// CLOCK_MONOTONIC, ns.
-	newest, caughtUp atomic.Uint64
-	watch            watch.Watcher
-	tasks            []link.Link
-	finder           *discover.Finder
-	lastNotice       string // the last notice about a process that was examined
+	*env
+	attacher *attacher
 
-	// started is set once all processes that existed at the start were examined.
-	started atomic.Bool
-	// found queues PIDs to examine.
-	found *watch.PIDQueue
-
-	watched watched
-
-	// mu is held while a library is read and attached to, which can take seconds.
-	mu         sync.Mutex
-	libraries  map[proc.FileID]*attachment
-	former     []*attachment // attachments to files that were overwritten or copied since
-	writes     *writeWatch
-	refused    map[proc.FileID]*refusal
-	room       room
-	retrying   bool // refused libraries are about to be tried again
-	closed     bool
-	unexamined unexamined
-	users      map[proc.FileID]unix.Timespec // files that use the runtime but do not contain it, with the time of their last change
-
-	filled filled
-	failed atomic.Uint64 // attachments that failed
-	// unreserved counts allocations whose reserved size was neither computed nor probed.
-	unreserved atomic.Uint64
-
-	// sendStacks is what the user wants; the reader passes changes on to the BPF programs.
-	sendStacks atomic.Bool
-
-	// inboxMu guards what other goroutines leave for the reader. The reader waits for it, so it is held only for a
-	// moment.
-	inboxMu sync.Mutex
-	// numbered lists the libraries with a given index (see attachment.index).
-	numbered map[uint32][]*attachment
-	// covered is when the last probe of a library was attached, in proc.Ticks.
-	covered   map[covering]uint64
-	announced []announcement
-	verdicts  []verdict
-	syncs     []chan struct{}
-	readings  []*reading
-	suspects  []uint32
-
-	freeing   *time.Timer // returns freed memory to the kernel
-	ended     chan struct{}
-	releasing sync.WaitGroup
-	closing   chan struct{} // a semaphore: one element for each link that is being closed
+	watch watch.Watcher
+	tasks []link.Link
+	ended chan struct{}
 }
 
 // attachment is a library with probes, or one that is about to get them.
 type attachment struct {
 	// index is the library's number in records; libraries with the same layout share it.
 	index uint32
-	// mapped are the file IDs under which processes map it; guarded by inboxMu.
+	// mapped are the file IDs under which processes map it; guarded by libraries.indexMu.
 	mapped map[proc.FileID]bool
 	tenant string // the tenant of the first process that mapped it
 	lib    *metal.Library
@@ -175,7 +118,8 @@ func New(o Options) (*Tracer, error) {
 	if o.Notice == nil {
 		o.Notice = func(string) {}
 	}
-	t := &Tracer{opts: o, began: proc.Ticks(), found: watch.NewPIDQueue(), libraries: map[proc.FileID]*attachment{}, numbered: map[uint32][]*attachment{}, covered: map[covering]uint64{}, refused: map[proc.FileID]*refusal{}, users: map[proc.FileID]unix.Timespec{}, ended: make(chan struct{}), closing: make(chan struct{}, maxClosing)}
+	e := &env{opts: o, began: proc.Ticks(), found: watch.NewPIDQueue()}
+	t := &Tracer{env: e, attacher: newAttacher(e), ended: make(chan struct{})}
 	t.sendStacks.Store(o.Stacks && !o.StacksPaused)
 	collectLater()
 	t.freeing = time.AfterFunc(pause, freeOSMemory)
@@ -189,10 +133,10 @@ func New(o Options) (*Tracer, error) {
 	t.lacks = kernelLacks()
 	t.lacks.MultiUprobes = t.lacks.MultiUprobes || o.Lacks.MultiUprobes
 	t.lacks.PIDFilter = t.lacks.PIDFilter || o.Lacks.PIDFilter
-	if t.room, err = roomFor(1 + t.descriptors(len(metal.Points))); err != nil {
+	if t.attacher.libraries.room, err = roomFor(1 + t.attacher.uprobes.descriptors(len(metal.Points))); err != nil {
 		return nil, err
 	}
-	if t.writes, err = newWriteWatch(); outOfDescriptors(err) {
+	if t.attacher.writes, err = newWriteWatch(); outOfDescriptors(err) {
 		return nil, tooFewDescriptors("watching for overwritten libraries")
 	} else if err != nil {
 		return nil, err
@@ -213,13 +157,13 @@ func New(o Options) (*Tracer, error) {
 		// This check is slow, so it runs only after a failure: without any of these features loading fails.
 		err = cmp.Or(kernelError(), err)
 	} else {
-		err = checkDescriptors(t.descriptors(len(metal.Points)), "attaching to a library")
+		err = checkDescriptors(t.attacher.uprobes.descriptors(len(metal.Points)), "attaching to a library")
 	}
 	if err != nil {
 		t.Close()
 		return nil, err
 	}
-	t.noticeMissingFeatures()
+	t.attacher.uprobes.noticeMissingFeatures()
 	return t, nil
 }
 
@@ -234,10 +178,10 @@ func (t *Tracer) preload() {
 			memory.Of(pid).Prepare() // it may have used the runtime before
 		}
 		for _, m := range list {
-			file := t.openMapped(m)
-			t.mu.Lock()
-			_, _, _ = t.read(m, file)
-			t.mu.Unlock()
+			file := t.attacher.openMapped(m)
+			t.attacher.mu.Lock()
+			_, _, _ = t.attacher.read(m, file)
+			t.attacher.mu.Unlock()
 			file.close()
 		}
 	}
@@ -324,22 +268,22 @@ func (t *Tracer) load(kernel *btf.Cache) error {
 
 // Close detaches everything. Do not call it while Run runs.
 func (t *Tracer) Close() error {
-	t.mu.Lock()
-	t.closed = true
-	t.mu.Unlock()
+	t.attacher.mu.Lock()
+	t.attacher.closed = true
+	t.attacher.mu.Unlock()
 	t.freeing.Stop()
 	collectAsUsual()
 	t.closeReader()
-	for _, a := range t.attached() {
-		t.releaseAll(a)
+	for _, a := range t.attacher.libraries.attached() {
+		t.attacher.releaseAll(a)
 	}
-	t.release(t.tasks)
+	t.attacher.uprobes.release(t.tasks)
 	if t.watch != nil {
-		t.releasing.Go(func() { t.watch.Close() })
+		t.attacher.uprobes.releasing.Go(func() { t.watch.Close() })
 	}
-	t.releasing.Go(func() { t.writes.file.Close() }) // this waits for the kernel, too
-	t.releasing.Wait()
-	for _, a := range t.attached() {
+	t.attacher.uprobes.releasing.Go(func() { t.attacher.writes.file.Close() }) // this waits for the kernel, too
+	t.attacher.uprobes.releasing.Wait()
+	for _, a := range t.attacher.libraries.attached() {
 		a.lib.Close()
 	}
 	return errors.Join(t.watched.close(), t.objects.Close())
@@ -359,7 +303,7 @@ func (t *Tracer) start() error {
 		}
 	}
 	for _, pid := range pids {
-		t.look(pid, 0)
+		t.attacher.look(pid, 0)
 	}
 	return nil
 }

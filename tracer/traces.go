@@ -8,21 +8,29 @@ import (
 	"tt-memtrace/bpf"
 )
 
-func (r *run) recordsOfTraces() []recordKind {
-	trace := takes(bpf.MemtraceTtKindTT_TRACE, r.trace)
-	trace.missed = func(span) { r.raiseOnAll(exact.ReasonTracesMissed) }
-	trace.unread = func(rec record) { r.raiseFor(rec, exact.ReasonTracesMissed) }
+// traces are the records of traces of commands.
+type traces struct {
+	*core
+	devices *devices
+	// allocsLost is the span of time in which the last lost allocations were lost.
+	allocsLost span
+}
+
+func (ts *traces) records() []recordKind {
+	trace := takes(bpf.MemtraceTtKindTT_TRACE, ts.trace)
+	trace.missed = func(span) { ts.raiseOnAll(exact.ReasonTracesMissed) }
+	trace.unread = func(rec record) { ts.raise(rec.origin, exact.ReasonTracesMissed) }
 	return []recordKind{trace}
 }
 
 // trace turns a record about a trace of commands into an event.
-func (r *run) trace(rec record, record *bpf.MemtraceTtTrace) {
+func (ts *traces) trace(rec record, record *bpf.MemtraceTtTrace) {
 	from := rec.origin
-	rel := r.relations(from.pid)
-	e := aggregator.Event{PID: from.pid, TID: from.tid, Time: from.time, Trace: record.Number}
+	rel := ts.relations(from.pid)
+	e := aggregator.Event{Trace: record.Number}
 	step := bpf.MemtraceTtTraceStep(record.Step)
 	if step != bpf.MemtraceTtTraceStepTT_TRACE_RELEASED { // the record of a release has only the number
-		e.Device = r.tracedOn(from, record.Queue)
+		e.Device = ts.tracedOn(from, record.Queue)
 	}
 	switch step {
 	case bpf.MemtraceTtTraceStepTT_TRACE_BEGUN:
@@ -37,8 +45,8 @@ func (r *run) trace(rec record, record *bpf.MemtraceTtTrace) {
 		}
 		delete(rel.capturing, record.Queue)
 		rel.captured = from.time
-		if c.begun <= r.allocsLost.to && from.time >= r.allocsLost.from {
-			r.raise(from.pid, exact.ReasonTracesMissed)
+		if c.begun <= ts.allocsLost.to && from.time >= ts.allocsLost.from {
+			ts.raise(from, exact.ReasonTracesMissed)
 		}
 		e.Kind, e.Trace = aggregator.TraceCaptured, c.number
 	case bpf.MemtraceTtTraceStepTT_TRACE_REPLAYED:
@@ -46,24 +54,24 @@ func (r *run) trace(rec record, record *bpf.MemtraceTtTrace) {
 	case bpf.MemtraceTtTraceStepTT_TRACE_RELEASED:
 		e.Kind = aggregator.TraceReleased
 	}
-	r.emit(e)
+	ts.emit(from, e)
 }
 
 // tracedOn returns the device of a command queue that records or replays a trace, and describes the device if
 // necessary. If it is unknown, tracedOn marks the process and returns 0.
-func (r *run) tracedOn(from origin, queue uint64) uint64 {
-	rel := r.relations(from.pid)
+func (ts *traces) tracedOn(from origin, queue uint64) uint64 {
+	rel := ts.relations(from.pid)
 	q := rel.queues[queue]
-	if p, known := r.processes.traced(from.pid); known {
+	if p, known := ts.processes.traced(from.pid); known {
 		if device, err := p.DeviceOfQueue(queue); err == nil {
-			r.device(p, origin{from.pid, from.pid, from.time}, device)
+			ts.devices.device(p, origin{from.pid, from.pid, from.time}, device)
 			q.device = device
 		} else if q.device == 0 {
 			q.device = p.onlyMesh() // the device has closed, with the queue
 		}
 	}
 	if q.device == 0 { // otherwise it is known from before; the process may have crashed in this replay
-		r.raise(from.pid, exact.ReasonTracesMissed)
+		ts.raise(from, exact.ReasonTracesMissed)
 		return 0
 	}
 	q.traced = from.time
@@ -71,6 +79,19 @@ func (r *run) tracedOn(from origin, queue uint64) uint64 {
 		rel.queues[queue] = q
 	}
 	return q.device
+}
+
+// deviceClosed forgets the command queues of a device. A trace that was recorded or replayed on it after it began to
+// close belongs to the device that opened next at this address, and is lost with this one.
+func (ts *traces) deviceClosed(_ *traced, rel *relations, from origin, device, began uint64) {
+	for queue, q := range rel.queues {
+		if q.device == device {
+			delete(rel.queues, queue)
+			if q.traced > began {
+				ts.raise(from, exact.ReasonTracesMissed)
+			}
+		}
+	}
 }
 
 // onlyMesh returns the process's only open mesh, as of the records handled so far; 0 if it has none or several.
@@ -108,14 +129,29 @@ const lossesApart = 10 * time.Second
 // missedAllocs handles that allocations of unknown processes were lost in a span of time. It marks processes that
 // were capturing a trace then: a buffer that was allocated and freed during a capture shows nowhere else, but a
 // replay writes there.
-func (r *run) missedAllocs(in span) {
-	if r.allocsLost.to+uint64(lossesApart) >= in.from && r.allocsLost.to > 0 {
-		in.from = r.allocsLost.from // records of captures from then may still be in the ring
+func (ts *traces) missedAllocs(in span) {
+	if ts.allocsLost.to+uint64(lossesApart) >= in.from && ts.allocsLost.to > 0 {
+		in.from = ts.allocsLost.from // records of captures from then may still be in the ring
 	}
-	r.allocsLost = in
-	for pid, rel := range r.processes.related() {
+	ts.allocsLost = in
+	for pid, rel := range ts.processes.related() {
 		if len(rel.capturing) > 0 || rel.captured > 0 && rel.captured >= in.from {
-			r.raise(pid, exact.ReasonTracesMissed)
+			ts.raise(nowOf(pid), exact.ReasonTracesMissed)
 		}
+	}
+}
+
+// scanned adds to the first scan of a process whether buffers may be younger than traces from before. It settles
+// nothing if no scan raised that: the accounts raise it too, for a replay of such a trace.
+func (ts *traces) scanned(rd *reading, _ origin, scan *aggregator.Scan) {
+	b := &rd.of.reconciliation
+	if !rd.first || rd.traces == nil && !b.tracesBefore {
+		return
+	}
+	b.tracesBefore = rd.traces != nil
+	scan.Settles = append(scan.Settles, exact.ReasonTracesBeforeAttach)
+	if rd.traces != nil {
+		why := aggregator.Reason{Code: exact.ReasonTracesBeforeAttach, Detail: rd.traces.Error()}
+		scan.Reasons = append(scan.Reasons, why)
 	}
 }

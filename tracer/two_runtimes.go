@@ -27,7 +27,7 @@ type another struct {
 }
 
 // mapsAnother notes that a process has mapped another build, and reads what that held before.
-func (r *run) mapsAnother(p *traced, a announcement) {
+func (lv *lives) mapsAnother(p *traced, a announcement) {
 	if len(p.others) >= maxMapped || slices.ContainsFunc(p.others, func(o another) bool { return o.of == a.of && a.of.lib.LoadedAlike(o.mapping, a.mapping) }) {
 		return
 	}
@@ -37,12 +37,12 @@ func (r *run) mapsAnother(p *traced, a announcement) {
 		return
 	}
 	p.start.Late = true
-	r.describe(p, a.at)
-	r.read(p, true) // a reading under way starts again
+	lv.describe(p, a.at)
+	lv.comparisons.read(p, true) // a reading under way starts again
 }
 
 // readBy switches to another of the process's builds for reading it.
-func (r *run) readBy(p *traced, other int) {
+func (ds *devices) readBy(p *traced, other int) {
 	o := &p.others[other]
 	now := another{p.Inspector, p.patient, p.mapping, p.of}
 	p.Inspector, p.patient, p.mapping, p.of = o.Inspector, o.patient, o.mapping, o.of
@@ -50,7 +50,7 @@ func (r *run) readBy(p *traced, other int) {
 	clear(p.banks)
 	p.chips = inspect.NewChips(p.Inspector, p.mapping.PID)
 	p.describeLibrary()
-	r.describe(p, proc.Now())
+	ds.describe(p, proc.Now())
 }
 
 // describeLibrary fills in the description of the build by which the process is read.
@@ -62,7 +62,7 @@ func (p *traced) describeLibrary() {
 }
 
 // chipsOf reads a device by the build that made it.
-func (r *run) chipsOf(p *traced, device uint64) (inspect.Device, error) {
+func (ds *devices) chipsOf(p *traced, device uint64) (inspect.Device, error) {
 	d, err := p.chips.Device(device)
 	if err == nil || errors.Is(err, memory.ErrLater) {
 		return d, err
@@ -75,11 +75,11 @@ func (r *run) chipsOf(p *traced, device uint64) (inspect.Device, error) {
 		}
 		for _, chips := range p.devices {
 			if len(chips) > 0 {
-				r.markForGood(p, whyTwice)
+				ds.markForGood(p, whyTwice)
 				return d, err
 			}
 		}
-		r.readBy(p, i)
+		ds.readBy(p, i)
 		return p.chips.Device(device)
 	}
 	return d, err

@@ -10,8 +10,8 @@ import (
 	"tt-memtrace/test/fixture"
 )
 
-// A process that has two builds of the runtime is read by the one that it uses, whichever it loaded first. Where it uses
-// both it is marked: that it holds only what one of them shows is not said.
+// A process that has two builds of the runtime is read by the one that it uses, whichever it loaded first. Where it
+// uses both it is marked: that it holds only what one of them shows is not said.
 func TestTwoBuildsInOneProcess(t *testing.T) {
 	t.Parallel()
 	const first, second = "", "beside "
@@ -20,9 +20,9 @@ func TestTwoBuildsInOneProcess(t *testing.T) {
 		p := fixture.User(t, fixture.LayoutB)
 		fixture.Do(t, p, "second %s", fixture.LibraryOf(t, fixture.LayoutA))
 		early.await("both builds have probes", func() bool {
-			early.tracer.mu.Lock()
-			defer early.tracer.mu.Unlock()
-			return early.tracer.builds() == 2
+			early.tracer.attacher.mu.Lock()
+			defer early.tracer.attacher.mu.Unlock()
+			return early.tracer.attacher.libraries.builds() == 2
 		})
 		early.awaitProcess(p.PID)
 		fixture.Do(t, p, "%sdevice 0 1", used)
@@ -64,7 +64,7 @@ func TestTwoBuildsAreNotCompared(t *testing.T) {
 	for why, want := range map[string]int{whyTwice: 0, "": 1} {
 		r, p, rd := beingRead(t, false)
 		p.marked, rd.buffersOnly = why, true
-		if r.merge(rd); r.count(aggregator.Scanned) != want || p.reconciliation.now != nil {
+		if r.comparisons.merge(rd); r.count(aggregator.Scanned) != want || p.reconciliation.now != nil {
 			t.Errorf("%q: compared %d times", why, r.count(aggregator.Scanned))
 		}
 	}

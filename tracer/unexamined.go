@@ -49,33 +49,33 @@ type unknownEnd struct {
 }
 
 // endedUnknown handles the end of a process that was not announced: if it mapped the runtime, it is reported.
-func (r *run) endedUnknown(from origin, how *aggregator.Exit) {
-	if r.t.opts.Follow == 0 {
+func (lv *lives) endedUnknown(from origin, how *aggregator.Exit) {
+	if lv.opts.Follow == 0 {
 		return
 	}
-	if r.t.unexamined.take(from.pid) {
-		r.missedWhole(from.pid)
+	if lv.unexamined.take(from.pid) {
+		lv.missedWhole(from.pid)
 		return
 	}
-	r.unknownEnds = append(r.unknownEnds, unknownEnd{from, how, time.Now()}) // the watcher may be late
+	lv.unknownEnds = append(lv.unknownEnds, unknownEnd{from, how, time.Now()}) // the watcher may be late
 }
 
 // joinUnexamined reports the processes that the watcher saw only after the reader saw their end.
-func (r *run) joinUnexamined() {
-	kept := r.unknownEnds[:0]
-	for _, e := range r.unknownEnds {
+func (lv *lives) joinUnexamined() {
+	kept := lv.unknownEnds[:0]
+	for _, e := range lv.unknownEnds {
 		switch {
-		case r.t.unexamined.take(e.from.pid):
-			r.missedWhole(e.from.pid)
-			r.end(e.from, e.how)
+		case lv.unexamined.take(e.from.pid):
+			lv.missedWhole(e.from.pid)
+			lv.end(e.from, e.how)
 		case time.Since(e.seen) < unexaminedFor:
 			kept = append(kept, e)
 		}
 	}
-	r.unknownEnds = kept
+	lv.unknownEnds = kept
 }
 
 // missedWhole marks a process of which nothing was traced.
-func (r *run) missedWhole(pid uint32) {
-	r.mark(pid, verdict{why: "it mapped the runtime, and ended before it could be examined", unsure: true, at: proc.Now()})
+func (lv *lives) missedWhole(pid uint32) {
+	lv.mark(pid, verdict{why: "it mapped the runtime, and ended before it could be examined", unsure: true, at: proc.Now()})
 }

@@ -20,7 +20,7 @@ func TestProcessesThatEndBeforeTheyAreExamined(t *testing.T) {
 			t.Fatal(err)
 		}
 		tr := start(t, Options{Follow: uint32(os.Getpid())})
-		tr.tracer.mu.Lock() // nothing is attached to
+		tr.tracer.attacher.mu.Lock() // nothing is attached to
 		short := exec.Command("/bin/true")
 		short.Env = append(os.Environ(), "LD_PRELOAD="+library)
 		other := exec.Command("/bin/true") // maps nothing of the runtime
@@ -29,7 +29,7 @@ func TestProcessesThatEndBeforeTheyAreExamined(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		tr.tracer.mu.Unlock()
+		tr.tracer.attacher.mu.Unlock()
 		if !soon {
 			tr.await("it is reported", func() bool { return tr.snapshot().Counters.ExitedInexact == 1 })
 		}

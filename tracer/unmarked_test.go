@@ -3,7 +3,6 @@ package tracer
 import (
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"slices"
 	"strings"
@@ -24,8 +23,7 @@ import (
 // beingRead is a reader with a process that is being read, and the reading.
 func beingRead(t *testing.T, first bool) (*run, *traced, *reading) {
 	r := related()
-	r.t = &Tracer{}
-	r.t.opts.Notice = func(s string) { t.Log(s) }
+	r.opts.Notice = func(s string) { t.Log(s) }
 	p := &traced{mapping: proc.Mapping{PID: 7}, devices: map[uint64][]aggregator.Chip{0x1000: {{}}}, closed: map[uint64]uint64{}, allocators: map[uint64]bool{}, deviceOf: map[uint64]uint64{}}
 	r.processes.of(7).join(p, true)
 	p.reconciliation.made, p.reconciliation.met = map[uint64]bool{}, map[uint64]bool{}
@@ -66,7 +64,7 @@ func TestProgramPlacedWhileItIsRead(t *testing.T) {
 	rd.result.Programs = []inspect.Program{{ID: program, Devices: []uint64{device}, Kernels: []inspect.Kernel{{ID: kernel}},
 		Placed: []inspect.PlacedBuffer{{Device: device}}}}
 	p.touch(program) // it is placed
-	r.merge(rd)
+	r.comparisons.merge(rd)
 	if r.relations(7).kernels[kernel] != program || r.count(aggregator.KernelAdded) != 1 {
 		t.Error("its kernels are not known")
 	}
@@ -76,8 +74,8 @@ func TestProgramPlacedWhileItIsRead(t *testing.T) {
 	// Of one that was destroyed meanwhile nothing is taken in.
 	r, p, rd = beingRead(t, true)
 	rd.result.Programs = []inspect.Program{{ID: program, Kernels: []inspect.Kernel{{ID: kernel}}}}
-	r.programGone(record{origin: origin{pid: 7}, p: p}, &bpf.MemtraceTtGone{Object: bpf.MemtraceTtObject{Object: program}})
-	r.merge(rd)
+	r.programs.programGone(record{origin: origin{pid: 7}, p: p}, &bpf.MemtraceTtGone{Object: bpf.MemtraceTtObject{Object: program}})
+	r.comparisons.merge(rd)
 	if r.count(aggregator.KernelAdded) != 0 {
 		t.Error("a program that is gone has kernels")
 	}
@@ -89,12 +87,12 @@ func TestProgramAtTheAddressOfAnother(t *testing.T) {
 	r, _, rd := beingRead(t, false)
 	r.relations(7).program(program).kernels = []uint64{old}
 	r.relations(7).kernels[old] = program
-	r.emit(aggregator.Event{Kind: aggregator.KernelAdded, PID: 7, Program: program})
-	r.lost, r.lostParts, r.missed[bpf.MemtraceTtKindTT_PROGRAM_GONE] = 1, 1, 1
+	r.emit(origin{pid: 7}, aggregator.Event{Kind: aggregator.KernelAdded, Program: program})
+	r.losses.lost, r.losses.lostParts, r.losses.missed[bpf.MemtraceTtKindTT_PROGRAM_GONE] = 1, 1, 1
 	rd.lost, rd.lostParts, rd.lostPrograms = 1, 1, 1
 	rd.result.Scan.ProgramsRead = true
 	rd.result.Programs = []inspect.Program{{ID: program, Kernels: []inspect.Kernel{{ID: now}}}}
-	r.merge(rd)
+	r.comparisons.merge(rd)
 	if rel := r.relations(7); r.count(aggregator.ProgramGone) != 1 || rel.kernels[old] != 0 || rel.kernels[now] != program {
 		t.Errorf("%d ends, kernels %v", r.count(aggregator.ProgramGone), rel.kernels)
 	}
@@ -107,13 +105,13 @@ func TestLostEndOfAProgram(t *testing.T) {
 	for _, id := range []uint64{program, lives, made} {
 		r.relations(7).program(id).workload = workload
 		r.relations(7).workload(workload).programs = append(r.relations(7).workload(workload).programs, id)
-		r.emit(aggregator.Event{Kind: aggregator.KernelAdded, PID: 7, Program: id})
+		r.emit(origin{pid: 7}, aggregator.Event{Kind: aggregator.KernelAdded, Program: id})
 	}
 	p.make(made)
-	r.lost, r.lostParts, r.missed[bpf.MemtraceTtKindTT_PROGRAM_GONE] = 1, 1, 1
+	r.losses.lost, r.losses.lostParts, r.losses.missed[bpf.MemtraceTtKindTT_PROGRAM_GONE] = 1, 1, 1
 	rd.lost, rd.lostParts, rd.lostPrograms = 1, 1, 1
 	rd.result.Scan.Programs, rd.result.Scan.ProgramsRead = []uint64{lives}, true
-	r.merge(rd)
+	r.comparisons.merge(rd)
 	if list := r.relations(7).workloads[workload].programs; !slices.Equal(list, []uint64{lives, made}) || r.count(aggregator.ProgramGone) != 1 {
 		t.Errorf("its workload has %#x, and %d programs ended", list, r.count(aggregator.ProgramGone))
 	}
@@ -141,7 +139,7 @@ func TestLostOpeningOfAnotherDevice(t *testing.T) {
 		for _, c := range s.Chips {
 			holds[c.Chip.Number] = sizeOf(c.Memory[aggregator.DRAM].Requested)
 		}
-		return s.Buffers.Is(1) && holds[1] == 0 && holds[chip] == 4096 && holds[chip+1] == 4096
+		return s.Buffers == 1 && holds[1] == 0 && holds[chip] == 4096 && holds[chip+1] == 4096
 	}
 	if s := tr.process(p.PID); s.Exact() && !right(s) {
 		t.Errorf("nothing is marked: %+v", s.Chips)
@@ -162,7 +160,7 @@ func TestLostOpeningAfterAClose(t *testing.T) {
 		fixture.Do(t, p, "destroy 0")
 	}
 	end()
-	if s := tr.process(p.PID); s.Buffers.Some() || !s.Exact() {
+	if s := tr.process(p.PID); s.Buffers != 0 || !s.Exact() {
 		t.Fatalf("%d buffers after it closed, %+v", s.Buffers, s.Reasons)
 	}
 	tr.lose(bpf.MemtraceTtKindTT_DEVICE_OPEN, func() { fixture.Do(t, p, "storm 1 1 1000 0") }, func() {
@@ -173,7 +171,7 @@ func TestLostOpeningAfterAClose(t *testing.T) {
 		}
 	})
 	right := func(s aggregator.ProcessSnapshot) bool {
-		return s.Buffers.Is(1) && slices.ContainsFunc(s.Chips, func(c aggregator.ChipSnapshot) bool {
+		return s.Buffers == 1 && slices.ContainsFunc(s.Chips, func(c aggregator.ChipSnapshot) bool {
 			return c.Chip.Number == 1 && c.Memory[aggregator.DRAM].Requested.Is(4096)
 		})
 	}
@@ -206,7 +204,7 @@ func TestLostEndOfAnAllocator(t *testing.T) {
 	if c.Lost[bpf.MemtraceTtKindTT_ALLOCATOR_GONE] != 1 || c.Lost[bpf.MemtraceTtKindTT_DEVICE_CLOSE] != 1 {
 		t.Fatalf("the ring was not full: %+v", c.Lost)
 	}
-	tr.await("nothing is held", func() bool { s, _ := tr.lookup(p.PID); return !s.Buffers.Some() && s.Exact() })
+	tr.await("nothing is held", func() bool { s, _ := tr.lookup(p.PID); return s.Buffers == 0 && s.Exact() })
 }
 
 // An allocator that is made while its process is searched does not count as one that ended.
@@ -216,9 +214,9 @@ func TestAllocatorMadeWhileItIsRead(t *testing.T) {
 	p.allocators[old], p.allocators[made] = true, true
 	p.reconciliation.met[made] = true
 	for _, allocator := range []uint64{old, made} {
-		r.emit(aggregator.Event{Kind: aggregator.AllocatorSeen, PID: 7, Allocator: allocator, Capacity: &aggregator.Capacity{}})
+		r.emit(origin{pid: 7}, aggregator.Event{Kind: aggregator.AllocatorSeen, Allocator: allocator, Capacity: &aggregator.Capacity{}})
 	}
-	r.merge(rd)
+	r.comparisons.merge(rd)
 	if p.allocators[old] || !p.allocators[made] || r.count(aggregator.AllocatorGone) != 1 {
 		t.Errorf("allocators %v, %d ends", p.allocators, r.count(aggregator.AllocatorGone))
 	}
@@ -259,13 +257,13 @@ func TestLaunchesBeforeTheEndOfTheirProcess(t *testing.T) {
 	p.Kill()
 	tr.await("it ended", func() bool { _, lives := tr.lookup(p.PID); return !lives })
 	s := tr.snapshot()
-	if n := s.Counters.Launches; n != before+times || len(s.Ended) != 1 || !s.Ended[0].Counters.Launches.Is(n) || s.Ended[0].Counters.UnknownLaunches.Some() {
+	if n := s.Counters.Launches; n != before+times || len(s.Ended) != 1 || s.Ended[0].Counters.Launches != n || s.Ended[0].Counters.UnknownLaunches != 0 {
 		t.Errorf("%d launches, not %d: %+v", n, before+times, s.Ended)
 	}
 }
 
-// Where the end of a workload is lost, with its last launches, and another one is at its address, how often is unknown, and
-// it has its own name.
+// Where the end of a workload is lost, with its last launches, and another one is at its address, how often is unknown,
+// and it has its own name.
 func TestLostEndOfAWorkload(t *testing.T) {
 	t.Parallel()
 	loud, p := fixture.User(t, fixture.LayoutB), fixture.User(t, fixture.LayoutB)
@@ -289,8 +287,8 @@ func TestLostEndOfAWorkload(t *testing.T) {
 	}
 }
 
-// A buffer that is allocated and freed while a trace is captured, and of which all records are lost, shows in no comparison:
-// who captured then is marked, others are not.
+// A buffer that is allocated and freed while a trace is captured, and of which all records are lost, shows in no
+// comparison: who captured then is marked, others are not.
 func TestLossDuringACapture(t *testing.T) {
 	t.Parallel()
 	p, other := fixture.User(t, fixture.LayoutB), fixture.User(t, fixture.LayoutB)
@@ -330,10 +328,11 @@ func TestLateIsWhoMappedBefore(t *testing.T) {
 	}
 }
 
-// So it is where its mappings were busy when it was to be looked at: what it held before the probes were there has to be read.
+// So it is where its mappings were busy when it was to be looked at: what it held before the probes were there has to
+// be read.
 func TestLateIsWhoseMappingsWereBusy(t *testing.T) {
 	t.Parallel()
-	r := &Tracer{found: watch.NewPIDQueue()}
+	r := newAttacher(&env{found: watch.NewPIDQueue()})
 	r.lookLater(7, 0, proc.ErrMapsBusy)
 	pids, _, err := r.found.Wait(t.Context())
 	if seen, again := pids[7]; err != nil || !again || !mayPrecede(seen, 1) {
@@ -361,7 +360,7 @@ func closeThatFails(t *testing.T, b fixture.Build) {
 	holds := func(what string, buffers uint64) {
 		t.Helper()
 		s := tr.process(p.PID)
-		if !s.Exact() || s.Buffers.WithoutBound() != buffers || len(s.Chips) != 1 || !s.Chips[0].CB.Programs.Is(1) || s.Chips[0].CB.Physical.Is(0) {
+		if !s.Exact() || s.Buffers != buffers || len(s.Chips) != 1 || !s.Chips[0].CB.Programs.Is(1) || s.Chips[0].CB.Physical.Is(0) {
 			t.Errorf("%s: %d buffers, %+v, marked with %+v", what, s.Buffers, s.Chips, s.Reasons)
 		}
 	}
@@ -371,7 +370,7 @@ func closeThatFails(t *testing.T, b fixture.Build) {
 	// Closed at last, it has nothing.
 	fixture.Do(t, p, "close 0")
 	fixture.Do(t, p, "destroy 0")
-	if s := tr.process(p.PID); !s.Exact() || s.Buffers.Some() || len(s.Chips) != 0 {
+	if s := tr.process(p.PID); !s.Exact() || s.Buffers != 0 || len(s.Chips) != 0 {
 		t.Errorf("closed: %d buffers, %+v, marked with %+v", s.Buffers, s.Chips, s.Reasons)
 	}
 }
@@ -399,7 +398,7 @@ func TestProgramsFromBeforeThatCannotBeRead(t *testing.T) {
 		if unread {
 			rd.result.UnreadPrograms, rd.result.Why = []uint64{program}, errors.New("it takes too long")
 		}
-		r.merge(rd)
+		r.comparisons.merge(rd)
 		if b := &p.reconciliation; p.start.Late != unread || b.read == unread || (b.failures > 0) != unread {
 			t.Errorf("unread %t: late %t, read %t, %d failures", unread, p.start.Late, b.read, b.failures)
 		}
@@ -410,14 +409,14 @@ func TestProgramsFromBeforeThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A program that could not be read whole is read again, though its kernels are known, and then has what it lacked: until then the
-// process is marked.
+// A program that could not be read whole is read again, though its kernels are known, and then has what it lacked:
+// until then the process is marked.
 func TestProgramsThatWereNotReadWholeAreReadAgain(t *testing.T) {
 	const program, kernel, device = 0x100, 0x200, 0x1000
 	r, p, rd := beingRead(t, true)
 	p.start.Late = true
 	r.describe(p, 1)
-	r.emit(aggregator.Event{Kind: aggregator.DeviceOpen, PID: 7, Time: 1, Device: device, Opened: &aggregator.Opened{Chips: p.devices[device]}})
+	r.emit(origin{pid: 7, time: 1}, aggregator.Event{Kind: aggregator.DeviceOpen, Device: device, Opened: &aggregator.Opened{Chips: p.devices[device]}})
 	accounts := aggregator.New()
 	whole := inspect.Program{ID: program, Devices: []uint64{device}, Kernels: []inspect.Kernel{{ID: kernel}},
 		Placed: []inspect.PlacedBuffer{{Device: device, CB: aggregator.CircularBuffer{Address: 64, Size: 32, Ranges: []aggregator.CoreRange{{}}}}}}
@@ -433,7 +432,7 @@ func TestProgramsThatWereNotReadWholeAreReadAgain(t *testing.T) {
 		{whole, nil, 1},
 		{inspect.Program{}, nil, 0},
 	} {
-		if known := r.knownPrograms(rd)[program]; known != (i == 3) {
+		if known := r.programs.knownPrograms(rd)[program]; known != (i == 3) {
 			t.Errorf("reading %d: known %t", i, known)
 		}
 		rd.tries = programTries
@@ -444,7 +443,7 @@ func TestProgramsThatWereNotReadWholeAreReadAgain(t *testing.T) {
 		if rd.result.UnreadPrograms = step.unread; step.unread != nil {
 			rd.result.Why = errors.New("it changes")
 		}
-		r.merge(rd)
+		r.comparisons.merge(rd)
 		if placed := r.count(aggregator.CBPlaced); placed != step.placed {
 			t.Errorf("reading %d: %d circular buffers were placed, want %d", i, placed, step.placed)
 		}
@@ -456,8 +455,8 @@ func TestProgramsThatWereNotReadWholeAreReadAgain(t *testing.T) {
 	}
 }
 
-// A program that is counted on all chips of a mesh, as it was not known on which it is, is read again a few times. Once that is known,
-// it is taken off the others, and the mark with it; but not where it was placed on all since.
+// A program that is counted on all chips of a mesh, as it was not known on which it is, is read again a few times. Once
+// that is known, it is taken off the others, and the mark with it; but not where it was placed on all since.
 func TestProgramsAreReadForTheirChips(t *testing.T) {
 	const program, kernel, mesh, size = 0x100, 0x200, 0x1000, 4096
 	devices := []uint64{0x2000, 0x3000}
@@ -466,14 +465,14 @@ func TestProgramsAreReadForTheirChips(t *testing.T) {
 	p.allocators[0x4000] = true
 	r.describe(p, 1)
 	for device, chips := range p.devices {
-		r.emit(aggregator.Event{Kind: aggregator.DeviceOpen, PID: 7, Time: 1, Device: device, Opened: &aggregator.Opened{Mesh: device == mesh, Chips: chips}})
+		r.emit(origin{pid: 7, time: 1}, aggregator.Event{Kind: aggregator.DeviceOpen, Device: device, Opened: &aggregator.Opened{Mesh: device == mesh, Chips: chips}})
 	}
 	cb := aggregator.CircularBuffer{Address: 64, Size: size, Ranges: []aggregator.CoreRange{{}}}
-	r.emit(aggregator.Event{Kind: aggregator.KernelAdded, PID: 7, Time: 1, Program: program})
-	r.emit(aggregator.Event{Kind: aggregator.CBPlaced, PID: 7, Time: 1, Device: mesh, Program: program, CB: &cb})
-	r.emit(aggregator.Event{Kind: aggregator.Launched, PID: 7, Time: 1, Program: program, Count: 3})
+	r.emit(origin{pid: 7, time: 1}, aggregator.Event{Kind: aggregator.KernelAdded, Program: program})
+	r.emit(origin{pid: 7, time: 1}, aggregator.Event{Kind: aggregator.CBPlaced, Device: mesh, Program: program, CB: &cb})
+	r.emit(origin{pid: 7, time: 1}, aggregator.Event{Kind: aggregator.Launched, Program: program, Count: 3})
 	r.relations(7).program(program).kernels = []uint64{kernel}
-	r.chipsUnknown(p, 1, program, errPlacedBefore)
+	r.programs.chipsUnknown(p, 1, program, errPlacedBefore)
 	accounts := aggregator.New()
 	if s := r.applied(accounts); !s.CB.Logical.Is(2*size) || s.Exact() {
 		t.Fatalf("%d bytes, exact %t", s.CB.Logical, s.Exact())
@@ -491,14 +490,14 @@ func TestProgramsAreReadForTheirChips(t *testing.T) {
 		{known, true, 2 * size},
 		{known, false, size},
 	} {
-		if r.knownPrograms(rd)[program] || !r.relations(7).readsAnyChips() {
+		if r.programs.knownPrograms(rd)[program] || !r.relations(7).readsAnyChips() {
 			t.Errorf("reading %d: it is not read", i)
 		}
 		if step.since {
 			p.touch(program)
 		}
 		rd.result.Scan.ProgramsRead, rd.result.Scan.Programs, rd.result.Programs = true, []uint64{program}, []inspect.Program{step.read}
-		r.merge(rd)
+		r.comparisons.merge(rd)
 		s := r.applied(accounts)
 		if !s.CB.Logical.Is(step.total) || s.Exact() != (step.total == size) {
 			t.Errorf("reading %d: %d bytes, marked with %+v", i, s.CB.Logical, s.Reasons)
@@ -508,16 +507,16 @@ func TestProgramsAreReadForTheirChips(t *testing.T) {
 		}
 		rd = p.nextReading(false)
 	}
-	if !r.knownPrograms(rd)[program] || r.relations(7).readsAnyChips() {
+	if !r.programs.knownPrograms(rd)[program] || r.relations(7).readsAnyChips() {
 		t.Error("it is read again")
 	}
-	r.chipsUnknown(p, 1, program, errPlacedBefore)
+	r.programs.chipsUnknown(p, 1, program, errPlacedBefore)
 	for range inspect.ChipTries {
 		if !r.relations(7).readsAnyChips() {
 			t.Error("it is not read again")
 		}
 		rd.result.Programs = []inspect.Program{unknown}
-		r.merge(rd)
+		r.comparisons.merge(rd)
 		rd = p.nextReading(false)
 	}
 	if r.relations(7).readsAnyChips() {
@@ -525,7 +524,7 @@ func TestProgramsAreReadForTheirChips(t *testing.T) {
 	}
 	// It can outlive its mesh, and stays on all chips until these close.
 	for i, device := range []uint64{mesh, devices[0], devices[1]} {
-		r.notOpen(p, origin{pid: 7, time: uint64(2 + i)}, device, 0)
+		r.devices.notOpen(p, origin{pid: 7, time: uint64(2 + i)}, device, 0)
 		if s := r.applied(accounts); s.Exact() != (i == 2) {
 			t.Errorf("%d devices are closed: marked with %+v", i+1, s.Reasons)
 		}
@@ -542,24 +541,24 @@ func TestProgramsThatThereIsNoTimeForAreReadNext(t *testing.T) {
 	p.start.Late = true
 	r.describe(p, 1)
 	accounts := aggregator.New()
-	r.t.opts.Notice = func(s string) { t.Errorf("noticed: %s", s) }
+	r.opts.Notice = func(s string) { t.Errorf("noticed: %s", s) }
 	program := func(id uint64) inspect.Program {
 		return inspect.Program{ID: id, Devices: []uint64{device}, Kernels: []inspect.Kernel{{ID: id + 8}}}
 	}
 	rd.result.Scan.ProgramsRead, rd.result.Scan.Programs = true, []uint64{first, second}
 	rd.result.Programs, rd.result.UnreadPrograms = []inspect.Program{program(first)}, []uint64{second}
 	rd.result.Unfinished, rd.result.Why = true, errors.New("it takes too long")
-	r.merge(rd)
+	r.comparisons.merge(rd)
 	if s := r.applied(accounts); s.Exact() || !p.start.Late || !r.reading() || p.reconciliation.next.After(time.Now()) {
 		t.Errorf("late %t, being read %t, next in %v, marked with %+v", p.start.Late, r.reading(), time.Until(p.reconciliation.next), s.Reasons)
 	}
 	rd = p.nextReading(true)
-	if known := r.knownPrograms(rd); !known[first] || known[second] {
+	if known := r.programs.knownPrograms(rd); !known[first] || known[second] {
 		t.Errorf("known are %v", known)
 	}
 	rd.result.Scan.ProgramsRead, rd.result.Scan.Programs = true, []uint64{first, second}
 	rd.result.Programs = []inspect.Program{program(second)}
-	r.merge(rd)
+	r.comparisons.merge(rd)
 	if s := r.applied(accounts); !s.Exact() || p.start.Late || r.reading() {
 		t.Errorf("late %t, being read %t, marked with %+v", p.start.Late, r.reading(), s.Reasons)
 	}
@@ -574,7 +573,7 @@ func TestLostPartsOfProgramsStayLost(t *testing.T) {
 	accounts := aggregator.New()
 	r.applied(accounts)
 	accounts.Apply(&aggregator.Event{Kind: aggregator.Lost, Count: 1, Time: 2})
-	r.lost, r.lostParts = 1, 1
+	r.losses.lost, r.losses.lostParts = 1, 1
 	for _, test := range []struct {
 		what string
 		mend bool
@@ -587,9 +586,9 @@ func TestLostPartsOfProgramsStayLost(t *testing.T) {
 	} {
 		test.of.Scan.ProgramsRead = true
 		rd.lost, rd.lostParts, rd.result, rd.err, rd.since = 1, 1, &test.of, test.err, 3
-		r.merge(rd)
+		r.comparisons.merge(rd)
 		// Where they are equal, the next reading is of buffers alone.
-		if lost, parts := r.missing(p); (p.reconciliation.lost == lost) != test.mend || (p.reconciliation.lostParts == parts) != test.mend {
+		if lost, parts := r.losses.missing(p); (p.reconciliation.lost == lost) != test.mend || (p.reconciliation.lostParts == parts) != test.mend {
 			t.Errorf("%s: %d and %d parts count as read", test.what, p.reconciliation.lost, p.reconciliation.lostParts)
 		}
 		if s := r.applied(accounts); s.Exact() != test.mend {
@@ -604,13 +603,13 @@ func TestLostPartsOfProgramsStayLost(t *testing.T) {
 func TestReservedSizesThatCannotBeRead(t *testing.T) {
 	r, p, rd := beingRead(t, true)
 	rd.result.Unreserved = errors.New("its lists of blocks change")
-	r.merge(rd)
+	r.comparisons.merge(rd)
 	if r.count(aggregator.ReasonRaised) != 1 || p.reconciliation.next.After(time.Now().Add(checkEvery)) {
 		t.Errorf("%d reasons, and it is read again after %v", r.count(aggregator.ReasonRaised), time.Until(p.reconciliation.next))
 	}
 	again := &reading{of: p, result: &inspect.ProcessScan{}, buffersOnly: true}
 	p.reconciliation.now = again
-	r.merge(again)
+	r.comparisons.merge(again)
 	if r.count(aggregator.ReasonLifted) != 1 || p.reconciliation.unreserved {
 		t.Errorf("%d reasons are lifted", r.count(aggregator.ReasonLifted))
 	}
@@ -621,76 +620,44 @@ func TestReservedSizesThatAreNotKnown(t *testing.T) {
 	r, p, rd := beingRead(t, true)
 	p.of = &attachment{}
 	for range 2 {
-		if size := r.reservedSize(p, origin{pid: p.mapping.PID}, &bpf.MemtraceTtAlloc{}); size != 0 {
+		if size := r.buffers.reservedSize(p, origin{pid: p.mapping.PID}, &bpf.MemtraceTtAlloc{}); size != 0 {
 			t.Fatalf("%d bytes are reserved", size)
 		}
 	}
 	if r.count(aggregator.ReasonRaised) != 1 || p.reconciliation.suspect.IsZero() {
 		t.Errorf("%d reasons, doubtful since %v", r.count(aggregator.ReasonRaised), p.reconciliation.suspect)
 	}
-	r.merge(rd)
+	r.comparisons.merge(rd)
 	if r.count(aggregator.ReasonLifted) != 0 {
 		t.Error("a reading that began before lifts it")
 	}
 	p.reconciliation.suspect = time.Time{} // as when another begins
 	again := &reading{of: p, result: &inspect.ProcessScan{}, buffersOnly: true}
 	p.reconciliation.now = again
-	r.merge(again)
+	r.comparisons.merge(again)
 	if r.count(aggregator.ReasonLifted) != 1 || p.reconciliation.unreserved {
 		t.Errorf("%d reasons are lifted", r.count(aggregator.ReasonLifted))
 	}
 }
 
-// On a busy host an allocator can be gone before its first buffer is handled. Its banks of DRAM are those of other
-// allocators of the same chip; L1 can be divided differently.
-func TestBanksOfAnAllocatorThatIsGone(t *testing.T) {
-	_, p, _ := beingRead(t, false)
-	lib, err := metal.OpenLibrary(fixture.LibraryOf(t, fixture.LayoutB))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lib.Close()
-	p.Inspector = inspect.New(lib, proc.Mapping{PID: math.MaxInt32})
-	p.of = &attachment{sizes: &reservedSizes{ReservedSizes: &metal.ReservedSizes{}}}
-	const mesh, submesh, elsewhere = 0x1000, 0x2000, 0x3000
-	p.devices = map[uint64][]aggregator.Chip{
-		mesh: {{Number: 0}, {Number: 1}}, submesh: {{Number: 1}}, elsewhere: {{Number: 2}},
-	}
-	p.deviceOf = map[uint64]uint64{mesh + 1: mesh, submesh + 1: submesh, elsewhere + 1: elsewhere}
-	dram := metal.Bank{Banks: 12, PageAlignment: 32, MinBlock: 32, BlockAlignment: 32}
-	p.banks = map[memoryOf]metal.Bank{{mesh + 1, aggregator.DRAM}: dram, {mesh + 1, aggregator.L1}: dram}
-	for _, test := range []struct {
-		allocator uint64
-		memory    aggregator.Memory
-		want      metal.Bank
-	}{
-		{submesh + 1, aggregator.DRAM, dram}, {submesh + 1, aggregator.L1, metal.Bank{}},
-		{elsewhere + 1, aggregator.DRAM, metal.Bank{}},
-	} {
-		if bank, err := p.bank(test.allocator, test.memory); err != nil || bank != test.want {
-			t.Errorf("%v of the allocator %#x: %+v, %v", test.memory, test.allocator, bank, err)
-		}
-	}
-}
-
-// A capacity that could not be read is noticed where it stays so: neither where it became known, nor while it is asked for, nor
-// where a comparison may show that its allocator is gone.
+// A capacity that could not be read is noticed where it stays so: neither where it became known, nor while it is asked
+// for, nor where a comparison may show that its allocator is gone.
 func TestUnknownCapacitiesAreNoticed(t *testing.T) {
 	const known, later, unknown = 1, 2, 3
 	r, p, _ := beingRead(t, false)
 	var notices []string
-	r.t.opts.Notice = func(s string) { notices = append(notices, s) }
+	r.opts.Notice = func(s string) { notices = append(notices, s) }
 	since := time.Now().Add(-time.Second)
 	p.unknownCapacities = map[uint64]unknownCapacity{
 		known: {errors.New("of one that is known"), since}, later: {fmt.Errorf("asking: %w", memory.ErrLater), since}, unknown: {errors.New("of one that is unknown"), since},
 	}
-	r.sized(p, origin{pid: p.mapping.PID}, 0x1000, known, &aggregator.Capacity{})
-	r.check()
+	r.devices.sized(p, origin{pid: p.mapping.PID}, 0x1000, known, &aggregator.Capacity{})
+	r.comparisons.check()
 	if len(notices) != 0 {
 		t.Errorf("while it is compared: notices %q", notices)
 	}
-	p.reconciliation.now, p.reconciliation.next, r.checkedAt = nil, time.Now().Add(time.Hour), time.Time{}
-	r.check()
+	p.reconciliation.now, p.reconciliation.next, r.comparisons.checkedAt = nil, time.Now().Add(time.Hour), time.Time{}
+	r.comparisons.check()
 	if len(notices) != 1 || !strings.Contains(notices[0], "of one that is unknown") {
 		t.Errorf("notices %q", notices)
 	}
@@ -703,10 +670,10 @@ func TestUnknownCapacitiesAreNoticed(t *testing.T) {
 func TestReadingAfterALoss(t *testing.T) {
 	for at, doubtful := range map[uint64]bool{9: true, 10: false} {
 		r, p, rd := beingRead(t, false)
-		r.lost, rd.lost, rd.since, rd.tries = 1, 1, 10, earlyTries
+		r.losses.lost, rd.lost, rd.since, rd.tries = 1, 1, 10, earlyTries
 		p.last = at
 		p.touch(0x100)
-		r.merge(rd)
+		r.comparisons.merge(rd)
 		if i := slices.IndexFunc(r.batch, func(e aggregator.Event) bool { return e.Kind == aggregator.Scanned }); i < 0 || r.batch[i].Scan.Partial != doubtful {
 			t.Errorf("after an event at %d of a reading that began at 10: %+v", at, r.batch)
 		}

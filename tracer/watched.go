@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/bpf"
-	"tt-memtrace/internal/proc"
 )
 
 // watched are the processes whose exec and exit the BPF programs report. If not all processes are traced, they are
@@ -61,24 +60,4 @@ func (w *watched) has(pid uint32) bool {
 	defer w.mu.Unlock()
 	is, err := w.at(pid)
 	return err == nil && *is != 0
-}
-
-// watchExit makes the BPF programs report the process's exec and exit. It does not start to watch a process that is
-// already ending. If such a process was watched before (reported), its end is reported, or already in the ring.
-func (t *Tracer) watchExit(pid uint32) (lives, reported bool, err error) {
-	t.watched.mu.Lock()
-	defer t.watched.mu.Unlock()
-	is, err := t.watched.at(pid)
-	if err != nil {
-		return false, false, err
-	}
-	before := *is != 0
-	if !before {
-		*is = 1
-	}
-	lives = proc.Alive(pid)
-	if !lives && !before {
-		*is = 0
-	}
-	return lives, lives || before, nil
 }

@@ -3,6 +3,8 @@ package tracer
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/features"
@@ -10,6 +12,49 @@ import (
 
 	"tt-memtrace/internal/proc"
 )
+
+// ErrPIDNamespace means that this program runs in a PID namespace other than the host's.
+var ErrPIDNamespace = errors.New("this PID namespace is not the host's, so the host's processes cannot be found")
+
+// checkPIDNamespace returns why processes cannot be found by their PIDs, or nil. The BPF programs use the host's
+// PIDs, but /proc of a container with its own PID namespace has others, so every traced process would be in no
+// account.
+func checkPIDNamespace() error {
+	switch host, err := proc.InHostPIDNamespace(); {
+	case err == nil && !host:
+		return fmt.Errorf("%w: %w\n"+
+			"start the container in the host's: docker or podman run --pid=host, in Kubernetes hostPID: true", proc.ErrPermission, ErrPIDNamespace)
+	case proc.CheckMounted() != nil:
+		return proc.ErrNotMounted
+	default:
+		return err
+	}
+}
+
+// ErrTimeNamespace means that this program's clock differs from that of events.
+var ErrTimeNamespace = errors.New("this time namespace is not the host's, whose clock dates events: " +
+	"start it in the host's; --sample works in this one")
+
+// initialTimeNamespace is the inode of the host's time namespace, a constant of Linux (PROC_TIME_INIT_INO).
+const initialTimeNamespace = 0xeffffffa
+
+// checkTimeNamespace returns why this process's times cannot be compared with those of events, or nil.
+func checkTimeNamespace() error {
+	inode, err := proc.Namespace("time")
+	if err != nil || inode == initialTimeNamespace {
+		return nil // no time namespaces, or no /proc, which other checks report
+	}
+	b, err := os.ReadFile("/proc/self/timens_offsets")
+	if err != nil {
+		return ErrTimeNamespace
+	}
+	for line := range strings.Lines(string(b)) {
+		if words := strings.Fields(line); len(words) != 3 || words[1] != "0" || words[2] != "0" {
+			return ErrTimeNamespace
+		}
+	}
+	return nil
+}
 
 // ErrUserNamespace means that this program runs in a user namespace that does not let it use BPF.
 var ErrUserNamespace = errors.New("this user namespace is not the host's, as in a rootless container: capabilities in it allow no BPF programs")

@@ -1,0 +1,121 @@
+package tracer
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/ringbuf"
+
+	"tt-memtrace/bpf"
+	"tt-memtrace/internal/discover"
+	"tt-memtrace/internal/proc"
+	"tt-memtrace/internal/watch"
+)
+
+// env is what the reader and the goroutines that attach probes share: the options, the loaded BPF programs, and what
+// they leave for each other.
+type env struct {
+	opts    Options
+	began   uint64 // ticks
+	lacks   Lacks
+	objects bpf.MemtraceObjects
+	// bpfPrograms maps a BPF program's name to it.
+	bpfPrograms map[string]*ebpf.Program
+	reader      *ringbuf.Reader
+	// readerMu keeps the ring buffer mapped while Backlog reads its size.
+	readerMu     sync.Mutex
+	readerClosed bool
+	// newest is the time of the newest record read; caughtUp is when the reader last found the ring empty (see lag).
+	// CLOCK_MONOTONIC, ns.
+	newest, caughtUp atomic.Uint64
+	finder           *discover.Finder
+	// started is set once all processes that existed at the start were examined.
+	started atomic.Bool
+	// found queues PIDs to examine.
+	found      *watch.PIDQueue
+	watched    watched
+	unexamined unexamined
+	filled     filled
+	failed     atomic.Uint64 // attachments that failed
+	// unreserved counts allocations whose reserved size was neither computed nor probed.
+	unreserved atomic.Uint64
+	// sendStacks is what the user wants; the reader passes changes on to the BPF programs.
+	sendStacks atomic.Bool
+	freeing    *time.Timer // returns freed memory to the kernel
+
+	// syncs are closed once all that happened before has reached the sink. suspects are processes to compare soon.
+	syncs    mailbox[chan struct{}]
+	suspects mailbox[uint32]
+}
+
+// scope returns the PID for which probes are attached that see a process; 0 is all processes.
+func (e *env) scope(pid uint32) uint32 {
+	if e.perPID() {
+		return pid
+	}
+	return 0
+}
+
+// catchesUp notes that the reader has read everything.
+func (e *env) catchesUp() { e.caughtUp.Store(uint64(proc.Monotonic())) }
+
+// scheduleFreeOSMemory returns memory to the kernel at the next pause. Reading files and processes leaves behind
+// several times what is kept of them, and the heap by itself shrinks slowly.
+func (e *env) scheduleFreeOSMemory() { e.freeing.Reset(pause) }
+
+// perPID reports whether each traced process gets probes of its own.
+func (e *env) perPID() bool {
+	n := len(e.opts.PIDs)
+	return n > 0 && n <= maxOwnProbes && (e.lacks.MultiUprobes || !e.lacks.PIDFilter)
+}
+
+// watchExit makes the BPF programs report the process's exec and exit. It does not start to watch a process that is
+// already ending. If such a process was watched before (reported), its end is reported, or already in the ring.
+func (e *env) watchExit(pid uint32) (lives, reported bool, err error) {
+	e.watched.mu.Lock()
+	defer e.watched.mu.Unlock()
+	is, err := e.watched.at(pid)
+	if err != nil {
+		return false, false, err
+	}
+	before := *is != 0
+	if !before {
+		*is = 1
+	}
+	lives = proc.Alive(pid)
+	if !lives && !before {
+		*is = 0
+	}
+	return lives, lives || before, nil
+}
+
+// mailbox is what other goroutines leave for the reader. The reader waits for its lock, so it is held only for a
+// moment.
+type mailbox[T any] struct {
+	mu   sync.Mutex
+	list []T
+}
+
+func (m *mailbox[T]) put(v T) {
+	m.mu.Lock()
+	m.list = append(m.list, v)
+	m.mu.Unlock()
+}
+
+// take returns what is in the mailbox, once.
+func (m *mailbox[T]) take() []T {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	list := m.list
+	m.list = nil
+	return list
+}
+
+// empty reports whether nothing is in the mailbox.
+func (m *mailbox[T]) empty() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.list) == 0
+}
