@@ -174,9 +174,6 @@ func (ar *attacher) inScope(pid uint32) bool {
 	return true
 }
 
-// lookAgain is how long to wait before examining a process again whose mappings were busy.
-const lookAgain = time.Second
-
 // look examines a process that is in scope, and attaches to the runtimes that it maps. seen is as in announcement.
 func (ar *attacher) look(pid uint32, seen uint64) {
 	if !ar.inScope(pid) {

@@ -103,7 +103,7 @@ func (bs *buffers) hooked(rec record, e *bpf.MemtraceTtObject) {
 func (bs *buffers) persistent(rec record, _ *bpf.MemtraceTtObject) {
 	if rec.p != nil {
 		bs.raise(rec.origin, exact.ReasonPersistentL1)
-		rec.p.reconciliation.suspect = time.Now()
+		rec.p.doubt()
 	}
 }
 

@@ -1,8 +1,6 @@
 package tracer
 
 import (
-	"time"
-
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
 	"tt-memtrace/internal/proc"
@@ -15,78 +13,62 @@ import (
 
 // unsized is a device whose allocator or chips are unknown.
 type unsized struct {
-	since, next time.Time
-	wait        time.Duration
+	attempt
 	// why is the error of reading its chips when a buffer named it; nil once noticed.
 	why error
 }
 
-const (
-	// firstSized is the delay of the first read after its opening began; the delays double up to lastSized.
-	firstSized = 5 * time.Millisecond
-	lastSized  = 500 * time.Millisecond
-	// longestOpening is how long to keep reading a device.
-	longestOpening = time.Minute
-	// maxUnsized bounds the devices per process that are read in this way.
-	maxUnsized = 256
-)
+// maxUnsized bounds the devices per process that are read in this way.
+const maxUnsized = 256
 
 // awaitCapacity has a device read again until its chips and its allocator are known.
-func (p *traced) awaitCapacity(device uint64) {
-	if p.unsized[device] == nil && len(p.unsized) < maxUnsized {
-		now := time.Now()
-		p.unsized[device] = &unsized{since: now, next: now.Add(firstSized), wait: firstSized}
+func (p *traced) awaitCapacity(address uint64) {
+	if p.devices.get(address).sizing == nil && count(p.devices.unsized()) < maxUnsized {
+		p.devices.of(address).sizing = &unsized{attempt: opening.from(proc.Now())}
 	}
 }
 
-// resized is an allocator of which a memory changes its size, when a sub-device manager is loaded or cleared. The probe
-// is at the beginning of that, so it is read a moment later, and once more.
-type resized struct {
-	time uint64
-	// next is the age at which it is read next.
-	next time.Duration
-}
-
-// resizes handles the beginning of a change of an allocator's memories.
+// resizes handles the beginning of a change of an allocator's memories, when a sub-device manager is loaded or cleared.
 func (ds *devices) resizes(rec record, e *bpf.MemtraceTtObject) {
 	if rec.p != nil {
-		rec.p.resized[e.Object] = resized{rec.time, firstAsked}
+		at := resizing.from(rec.time)
+		rec.p.allocators.of(e.Object).resized = &at
 	}
 }
 
 // readResized reads the capacities of the resized allocators that are due or, with now, of all.
 func (ds *devices) readResized(p *traced, now bool) {
-	for allocator, at := range p.resized {
-		age := proc.Monotonic() - time.Duration(at.time)
-		if !now && age < at.next {
+	for address, a := range p.allocators {
+		if a.resized == nil || !a.resized.due(now) {
 			continue
 		}
-		if !p.allocators[allocator] { // it gets its capacity with its first buffer
-			delete(p.resized, allocator)
+		if !a.known { // it gets its capacity with its first buffer
+			delete(p.allocators, address)
 			continue
 		}
-		if capacity, err := p.Capacity(allocator); err == nil {
+		if capacity, err := p.Capacity(address); err == nil {
 			ds.emit(nowOf(p.mapping.PID), aggregator.Event{Kind: aggregator.AllocatorSeen,
-				Device: p.deviceOf[allocator], Allocator: allocator, Capacity: &capacity})
+				Device: a.device, Allocator: address, Capacity: &capacity})
 		}
-		if at.next = lastAsked; age < lastAsked {
-			p.resized[allocator] = at
-		} else {
-			delete(p.resized, allocator)
+		if !a.resized.again(resizing) {
+			a.resized = nil
 		}
 	}
 }
 
 func (ds *devices) due(now bool) {
-	ds.capacities(now)
-	ds.closings(now)
+	for _, p := range ds.processes.each() {
+		ds.readResized(p, now)
+		ds.capacities(p, now)
+		ds.closings(p, now)
+	}
 }
 
 // opening reports whether some device is opening whose chips are still unknown.
 func (ds *devices) opening() bool {
 	for _, p := range ds.processes.each() {
-		for device := range p.unsized {
-			if _, described := p.devices[device]; !described {
+		for _, d := range p.devices.unsized() {
+			if !d.described {
 				return true
 			}
 		}
@@ -95,42 +77,40 @@ func (ds *devices) opening() bool {
 }
 
 // capacities reads the devices that are due or, with now, all of them.
-func (ds *devices) capacities(now bool) {
-	for _, p := range ds.processes.each() {
-		ds.readResized(p, now)
-		for device, u := range p.unsized {
-			if !now && time.Now().Before(u.next) {
-				continue
+func (ds *devices) capacities(p *traced, now bool) {
+	for address, d := range p.devices.unsized() {
+		u := d.sizing
+		if !u.due(now) {
+			continue
+		}
+		allocator, capacity, err := p.AllocatorOf(address)
+		if err != nil && len(p.others) > 0 {
+			ds.described(p, address) // it may belong to another build; then p reads by that build now
+			allocator, capacity, err = p.AllocatorOf(address)
+		}
+		if err == nil && ds.described(p, address) {
+			ds.sized(p, nowOf(p.mapping.PID), address, allocator, &capacity)
+			if p.of.sizes != nil && d.mesh { // buffers are seldom on a single chip of a mesh
+				_, _ = p.bank(allocator, aggregator.DRAM) // otherwise it is read with its first buffer
 			}
-			allocator, capacity, err := p.AllocatorOf(device)
-			if err != nil && len(p.others) > 0 {
-				ds.described(p, device) // it may belong to another build; then p reads by that build now
-				allocator, capacity, err = p.AllocatorOf(device)
-			}
-			if err == nil && ds.described(p, device) {
-				ds.sized(p, origin{pid: p.mapping.PID, time: proc.Now()}, device, allocator, &capacity)
-			} else if time.Since(u.since) > longestOpening {
-				delete(p.unsized, device)
-			} else {
-				u.wait = min(2*u.wait, lastSized)
-				u.next = time.Now().Add(u.wait)
-				if u.why != nil && len(p.devices[device]) == 0 && time.Since(u.since) >= settle { // sooner, the device or its process may just be ending
-					p.noticeOnce(ds.core, u.why)
-					u.why = nil
-				}
-			}
+		} else if !u.again(opening) {
+			p.devices.sized(address)
+		} else if u.why != nil && len(d.chips) == 0 && u.age() >= settle {
+			// Sooner, the device or its process may just be ending.
+			p.noticeOnce(ds.core, u.why)
+			u.why = nil
 		}
 	}
 }
 
 // described reports whether a device is described, after trying to.
-func (ds *devices) described(p *traced, device uint64) bool {
-	if len(p.devices[device]) > 0 {
+func (ds *devices) described(p *traced, address uint64) bool {
+	if len(p.devices.chips(address)) > 0 {
 		return true
 	}
-	d, err := ds.chipsOf(p, device)
+	d, err := ds.chipsOf(p, address)
 	if err == nil {
-		ds.opened(p, origin{pid: p.mapping.PID, time: proc.Now()}, device, d)
+		ds.opened(p, nowOf(p.mapping.PID), address, d)
 	}
 	return err == nil
 }
@@ -138,25 +118,17 @@ func (ds *devices) described(p *traced, device uint64) bool {
 // sized emits a device's allocator and the sizes of the memories in whose banks it allocates.
 func (ds *devices) sized(p *traced, from origin, device, allocator uint64, capacity *aggregator.Capacity) {
 	p.noteSized(device, allocator)
-	ds.emit(from, aggregator.Event{Kind: aggregator.AllocatorSeen,
-		Device: device, Allocator: allocator, Capacity: capacity})
+	ds.emit(from, aggregator.Event{Kind: aggregator.AllocatorSeen, Device: device, Allocator: allocator, Capacity: capacity})
 }
 
 // noteSized notes that the sizes of an allocator's memories are known.
 func (p *traced) noteSized(device, allocator uint64) {
-	if len(p.devices[device]) > 0 { // otherwise it is read again, with its chips
-		delete(p.unsized, device)
+	if len(p.devices.chips(device)) > 0 { // otherwise it is read again, with its chips
+		p.devices.sized(device)
 	}
-	p.allocators[allocator] = true
-	p.deviceOf[allocator] = device
-	delete(p.unknownCapacities, allocator)
+	a := p.allocators.of(allocator)
+	a.known, a.device, a.unread = true, device, nil
 	if p.reconciliation.now != nil {
 		p.reconciliation.met[allocator] = true
 	}
-}
-
-// unknownCapacity is why an allocator's capacity is unknown, and since when.
-type unknownCapacity struct {
-	why   error
-	since time.Time
 }

@@ -48,11 +48,11 @@ func (rs *rings) configRings(p *traced) {
 	rel.ringsRan, _ = proc.ProcessorTime(pid)
 	var failed error
 	var unread []aggregator.Chip
-	for device, chips := range p.devices {
-		if p.closing[device] != nil {
+	for device, d := range p.devices.described() {
+		if d.closing != nil {
 			rel.ringsAgain = true // the close may fail
 		}
-		if len(chips) == 0 || p.closing[device] != nil {
+		if len(d.chips) == 0 || d.closing != nil {
 			continue
 		}
 		list, err := p.ConfigRings(device)
@@ -71,7 +71,7 @@ func (rs *rings) configRings(p *traced) {
 			continue
 		default:
 			failed, rel.ringsAgain = err, true
-			unread = append(unread, chips...)
+			unread = append(unread, d.chips...)
 			changed = rel.rings.Unread(device)
 		}
 		for _, shown := range changed {

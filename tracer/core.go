@@ -1,8 +1,8 @@
 package tracer
 
 import (
+	"iter"
 	"sync"
-	"time"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/aggregator/exact"
@@ -22,9 +22,7 @@ type core struct {
 	processes processes
 	// kinds says what is done with each kind of record.
 	kinds    [bpf.MemtraceTtKindTT_KINDS]recordKind
-	timed    []timed
-	closers  []closer
-	scanners []scanner
+	features []any
 	// raised are the reasons that were raised on all processes, and when.
 	raised map[exact.ReasonCode]moment
 	// background runs what reads processes and waits for them.
@@ -52,20 +50,21 @@ type (
 
 // add adds features. What is due and what scans bring comes in this order.
 func (c *core) add(features ...any) {
-	for _, f := range features {
-		if f, ok := f.(recorder); ok {
-			for _, k := range f.records() {
-				c.kinds[k.kind] = k
+	c.features = features
+	for f := range featuresThat[recorder](c) {
+		for _, k := range f.records() {
+			c.kinds[k.kind] = k
+		}
+	}
+}
+
+// featuresThat yields the features that implement a part of the contract.
+func featuresThat[T any](c *core) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for _, f := range c.features {
+			if f, ok := f.(T); ok && !yield(f) {
+				return
 			}
-		}
-		if f, ok := f.(timed); ok {
-			c.timed = append(c.timed, f)
-		}
-		if f, ok := f.(closer); ok {
-			c.closers = append(c.closers, f)
-		}
-		if f, ok := f.(scanner); ok {
-			c.scanners = append(c.scanners, f)
 		}
 	}
 }
@@ -101,7 +100,7 @@ func (c *core) raiseWhy(from origin, why aggregator.Reason) {
 // unreadEvent has a process compared soon, of which an event is missing or incomplete.
 func (c *core) unreadEvent(rec record) {
 	rec.p.unread++
-	rec.p.reconciliation.suspect = time.Now()
+	rec.p.doubt()
 	c.raise(rec.origin, exact.ReasonEventsUnread)
 }
 
@@ -139,7 +138,7 @@ func (c *core) processOf(from origin) (p *traced, known bool) {
 // suspectAll marks all processes for a comparison: events were lost, and it is unknown whose.
 func (c *core) suspectAll() {
 	for _, p := range c.processes.each() {
-		p.reconciliation.suspect = time.Now()
+		p.doubt()
 	}
 }
 

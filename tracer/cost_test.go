@@ -113,9 +113,9 @@ func TestReadingABufferAllocatesNothing(t *testing.T) {
 	})
 	r.processes[pid] = &process{stage: joined, traced: &traced{
 		of:         &attachment{},
-		devices:    map[uint64][]aggregator.Chip{device: {{Number: 0}}},
-		allocators: map[uint64]bool{allocator: true},
+		allocators: allocatorTable{allocator: {known: true}},
 	}}
+	r.processes[pid].traced.devices.describe(device, []aggregator.Chip{{Number: 0}}, false)
 	chips := []aggregator.Chip{{Number: 0}}
 	r.emit(origin{pid: pid, time: 1}, aggregator.Event{Kind: aggregator.ProcessStart})
 	r.emit(origin{pid: pid, time: 2}, aggregator.Event{Kind: aggregator.DeviceOpen, Device: device, Opened: &aggregator.Opened{Chips: chips}})

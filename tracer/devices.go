@@ -41,11 +41,8 @@ func (ds *devices) opens(rec record, e *bpf.MemtraceTtObject) {
 	}
 	ds.endsAt(p, device, rec.time) // whatever was at this address before is gone
 	p.touch(device)
-	p.notAbove(device)
-	delete(p.devices, device)
-	delete(p.meshes, device)
-	delete(p.waiting, device)
-	delete(p.closed, device)
+	p.devices.notAbove(device)
+	p.devices.opens(device)
 	// If the device is not complete yet, its first buffer asks again.
 	if d, err := ds.chipsOf(p, device); err == nil {
 		ds.opened(p, rec.origin, device, d)
@@ -70,23 +67,20 @@ func (ds *devices) allocatorEnds(p *traced, from origin, allocator uint64) {
 func (ds *devices) dropAllocator(p *traced, from origin, allocator uint64) {
 	ds.endsAt(p, allocator, from.time)
 	delete(p.allocators, allocator)
-	delete(p.unknownCapacities, allocator)
-	delete(p.resized, allocator)
-	delete(p.deviceOf, allocator)
-	p.forgetBanks(allocator)
 }
 
 // know emits the descriptions of a buffer's device and allocator unless that was done.
 func (ds *devices) know(p *traced, from origin, device, allocator uint64) {
-	if _, closed := p.closed[device]; closed && p.allocators[allocator] {
+	if _, closed := p.devices.closed[device]; closed && p.allocators.knows(allocator) {
 		ds.closeFailed(p, from)
 	}
 	ds.device(p, from, device)
-	if !p.allocators[allocator] {
+	if !p.allocators.knows(allocator) {
 		capacity, err := p.Capacity(allocator)
 		ds.sized(p, from, device, allocator, &capacity)
 		if err != nil {
-			p.unknownCapacities[allocator] = unknownCapacity{err, time.Now()}
+			a := p.allocators[allocator]
+			a.unread, a.unreadSince = err, time.Now()
 			p.awaitCapacity(device) // to ask for its banks again
 		}
 	}
@@ -96,7 +90,7 @@ func (ds *devices) know(p *traced, from origin, device, allocator uint64) {
 // what it held was dropped, and still exists.
 func (ds *devices) closeFailed(p *traced, from origin) {
 	ds.unreadOf(p)
-	p.reconciliation.suspect = time.Now()
+	p.doubt()
 	ds.raiseWhy(from, aggregator.Reason{Code: exact.ReasonInconsistentEvents, Detail: "a device was used after it was closed"})
 }
 
@@ -122,8 +116,8 @@ func (p *traced) noticeOnce(c *core, err error) {
 // device emits a device's description while the device exists, unless that was done. A device that cannot be read now
 // enters the accounts without chips and is read again later.
 func (ds *devices) device(p *traced, from origin, address uint64) {
-	chips, met := p.devices[address]
-	if len(chips) > 0 || met && p.unsized[address] != nil {
+	known := p.devices.get(address)
+	if len(known.chips) > 0 || known.described && known.sizing != nil {
 		return
 	}
 	d, err := ds.chipsOf(p, address)
@@ -131,7 +125,7 @@ func (ds *devices) device(p *traced, from origin, address uint64) {
 		p.awaitCapacity(address)
 	} else if err != nil {
 		p.awaitCapacity(address)
-		if u := p.unsized[address]; u != nil {
+		if u := p.devices.get(address).sizing; u != nil {
 			u.why = fmt.Errorf("the chips of its device at %#x are unknown: %w", address, err)
 		}
 	}
@@ -150,12 +144,8 @@ func (ds *devices) opened(p *traced, from origin, address uint64, d inspect.Devi
 // noteOpened notes that a device is open, and returns its description.
 func (ds *devices) noteOpened(p *traced, address uint64, d inspect.Device) *aggregator.Opened {
 	opened := p.chips.Opened(d, ds.names, ds.uses)
-	p.devices[address] = opened.Chips
-	if delete(p.meshes, address); d.Mesh {
-		p.meshes[address] = true
-	}
+	p.devices.describe(address, opened.Chips, d.Mesh)
 	ds.relations(p.mapping.PID).ringsAgain = true
-	delete(p.closed, address)
 	return opened
 }
 
@@ -173,7 +163,7 @@ func (ds *devices) dropEndedAllocators(from origin, rd *reading, scan *aggregato
 		return
 	}
 	scan.Live, scan.LiveRead = slices.Clone(rd.result.Found), true
-	for a := range p.allocators {
+	for a := range p.allocators.known() {
 		_, since := rd.touched[a]
 		switch {
 		case since || slices.Contains(rd.result.Found, a):
@@ -192,14 +182,14 @@ func (ds *devices) knowDevices(from origin, rd *reading, open map[uint64]uint64,
 	for _, device := range slices.Sorted(maps.Keys(open)) {
 		allocator := open[device]
 		d, read := rd.described[device]
-		if _, since := rd.touched[device]; read && !since && len(p.devices[device]) == 0 {
+		if _, since := rd.touched[device]; read && !since && len(p.devices.chips(device)) == 0 {
 			scan.Devices = append(scan.Devices, aggregator.ScannedDevice{Device: device, Opened: *ds.noteOpened(p, device, d)})
 		}
 		ds.device(p, from, device) // if it could not be read then
 		c, read := rd.capacities[allocator]
 		if _, since := rd.touched[allocator]; read && !since {
-			if p.allocators[allocator] {
-				p.forgetBanks(allocator) // it may have another size now
+			if p.allocators.knows(allocator) {
+				p.allocators[allocator].banks = nil // it may have another size now
 			} else {
 				p.noteSized(device, allocator)
 			}
@@ -223,12 +213,12 @@ func (ds *devices) knowDevices(from origin, rd *reading, open map[uint64]uint64,
 func (ds *devices) reopened(p *traced, rd *reading) (any bool) {
 	from := origin{pid: p.mapping.PID, time: rd.at}
 	for _, device := range rd.closed {
-		if _, known := p.devices[device]; known && p.closing[device] == nil && p.IsClosed(device) {
+		if d := p.devices.get(device); d.described && d.closing == nil && p.IsClosed(device) {
 			ds.notOpen(p, from, device, 0)
 		}
 	}
 	for device, allocator := range rd.result.Devices {
-		known := p.devices[device]
+		known := p.devices.chips(device)
 		d, err := ds.chipsOf(p, device)
 		if len(known) == 0 || err != nil || slices.Equal(known, p.chips.Opened(d, ds.names, ds.uses).Chips) {
 			continue

@@ -35,10 +35,10 @@ type forkSearch struct {
 	hurry   chan struct{}
 	awaited bool
 
-	// Only the reader uses the fields below. lost: an event was lost since soughtAt, when forks of all processes were
+	// Only the reader uses the fields below. lost: an event was lost since forks of all processes were
 	// last searched for.
-	lost     bool
-	soughtAt time.Time
+	lost   bool
+	sought interval
 }
 
 // forks finds forked processes, and tells what of the copied objects is their own.
@@ -47,9 +47,6 @@ type forks struct {
 	devices *devices
 	search  forkSearch
 }
-
-// forksEvery is the shortest interval between searches.
-const forksEvery = 100 * time.Millisecond
 
 // place is where a file is mapped.
 type place struct {
@@ -80,10 +77,10 @@ func (s *forkSearch) searching() bool {
 
 // findLostForks searches for forks of all processes after a loss, at most once a second unless somebody waits.
 func (fo *forks) findLostForks(awaited bool) {
-	if !fo.search.lost || !awaited && time.Since(fo.search.soughtAt) < time.Second {
+	if !fo.search.lost || !fo.search.sought.due(lostForksEvery, awaited) {
 		return
 	}
-	fo.search.lost, fo.search.soughtAt = false, time.Now()
+	fo.search.lost = false
 	var list []proc.Mapping
 	for _, p := range fo.processes.each() {
 		list = append(list, p.mapping)
@@ -174,10 +171,10 @@ func (fo *forks) inherited(p *traced) map[uint64]bool {
 			continue
 		}
 		from = parent.reconciliation.forkedFrom
-		for device := range parent.devices {
+		for device := range parent.devices.described() {
 			list[device] = true
 		}
-		for device, closed := range parent.closed {
+		for device, closed := range parent.devices.closed {
 			if now-(at-min(closed, at))/uint64(proc.Tick) >= p.start.Started {
 				list[device] = true
 			}
@@ -213,7 +210,7 @@ func (p *traced) use(device uint64) {
 	}
 	p.used[device] = true
 	if p.unsure { // fewer devices are unsure now
-		p.reconciliation.suspect = time.Now()
+		p.doubt()
 		if p.FindsPrograms() { // the scan left out the programs on this device
 			p.unreadParts++
 		}
@@ -241,11 +238,11 @@ func (p *traced) leaves(rd *reading) {
 // chipsOn returns the chips of a device, even if the process has only a copy of it. A copy's chips are named by the
 // process that it was forked from.
 func (fo *forks) chipsOn(p *traced, device uint64, from uint32) []aggregator.Chip {
-	if chips := p.devices[device]; len(chips) > 0 {
+	if chips := p.devices.chips(device); len(chips) > 0 {
 		return chips
 	}
-	if parent, known := fo.processes.traced(from); known && len(parent.devices[device]) > 0 {
-		return parent.devices[device]
+	if parent, known := fo.processes.traced(from); known && len(parent.devices.chips(device)) > 0 {
+		return parent.devices.chips(device)
 	}
 	d, err := fo.devices.chipsOf(p, device)
 	if err != nil {

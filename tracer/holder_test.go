@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -171,7 +170,7 @@ func TestProbesThatEndWithTheMainThread(t *testing.T) {
 		t.Errorf("it is marked: %s", one.marked)
 	}
 	fixture.Do(t, p, "leave")
-	r.comparisons.checkedAt = time.Time{}
+	r.comparisons.checked = interval{}
 	if r.comparisons.check(); one.marked != whyHeadless || r.count(aggregator.ReasonRaised) != 1 {
 		t.Errorf("it is marked %q, by %+v", one.marked, r.batch)
 	}

@@ -13,9 +13,6 @@ import (
 	"tt-memtrace/internal/proc"
 )
 
-// launchEvery is how often counts without records (launches), rings and host memory are read.
-const launchEvery = 500 * time.Millisecond
-
 // launches counts launches, which send no records, and names the operations that make them.
 type launches struct {
 	*core
@@ -27,9 +24,9 @@ type launches struct {
 	// exited are the processes that ended since then, with their times.
 	exited map[uint32]uint64
 
-	// unnamed are workloads whose first launch is awaited, unnamedSoughtAt is when nameLaunched last looked.
-	unnamed         []unnamed
-	unnamedSoughtAt time.Time
+	// unnamed are workloads whose first launch is awaited, sought is when nameLaunched last looked.
+	unnamed []unnamed
+	sought  interval
 	// callers holds, by file, the functions that launch ttnn operations.
 	callers map[proc.FileVersion]*metal.Launchers
 }

@@ -2,7 +2,6 @@ package tracer
 
 import (
 	"maps"
-	"time"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/aggregator/exact"
@@ -11,15 +10,12 @@ import (
 	"tt-memtrace/internal/proc"
 )
 
-// lossEvery is how often the BPF programs' counters are read under load.
-const lossEvery = 100 * time.Millisecond
-
 // losses counts lost and unread records. Its numbers are those of the counters when they were last read.
 type losses struct {
 	*core
 	forks *forks
-	// lostAt and countedAt are when they were last read.
-	lostAt    time.Time
+	// counted and countedAt are when they were last read.
+	counted   interval
 	countedAt uint64
 	// lossCounted is when a loss was last found, in proc.Ticks.
 	lossCounted uint64
@@ -37,10 +33,9 @@ func (lo *losses) records() []recordKind {
 
 // due emits how many records found the BPF ring buffer full since the last call.
 func (lo *losses) due(now bool) {
-	if !now && time.Since(lo.lostAt) < lossEvery {
+	if !lo.counted.due(lossEvery, now) {
 		return
 	}
-	lo.lostAt = time.Now()
 	since, to := lo.countedAt, proc.Now()
 	c, err := lo.Counters()
 	if err != nil {
@@ -65,7 +60,7 @@ func (lo *losses) due(now bool) {
 		lo.lost, lo.lostParts = lost, parts
 		lo.suspectAll()
 		for _, p := range lo.processes.each() {
-			clear(p.banks) // the end of an allocator may be lost
+			p.allocators.forgetBanks() // the end of an allocator may be lost
 		}
 		lo.forks.search.lost, lo.lossCounted = true, proc.Ticks()
 	}
@@ -119,7 +114,7 @@ func (lo *losses) markUnread() {
 		p.lateReads, p.hung = late, hung
 		lo.unreadOf(p)
 		if p.reconciliation.suspect.IsZero() {
-			p.reconciliation.suspect = time.Now()
+			p.doubt()
 		}
 		lo.raiseWhy(nowOf(pid), aggregator.Reason{Code: exact.ReasonEventsUnread, Detail: why.Error()})
 	}

@@ -29,8 +29,6 @@ const (
 	// maxUnnamed bounds the workloads whose first launch is awaited. The others get their names when launches are
 	// read.
 	maxUnnamed = 64
-	// lookEvery is how often nameLaunched looks for first launches.
-	lookEvery = time.Millisecond
 )
 
 // nameLaunched names new workloads that were launched at or before until, the time up to which all records were read:
@@ -38,10 +36,9 @@ const (
 // because the process may have ended before that, and nothing else says who launched a workload. A workload that is not
 // launched soon gets its name from that read.
 func (ls *launches) nameLaunched(until uint64) {
-	if len(ls.unnamed) == 0 || time.Since(ls.unnamedSoughtAt) < lookEvery {
+	if len(ls.unnamed) == 0 || !ls.sought.due(lookEvery, false) {
 		return
 	}
-	ls.unnamedSoughtAt = time.Now()
 	ls.unnamed = slices.DeleteFunc(ls.unnamed, func(u unnamed) bool {
 		rel := ls.processes.get(u.pid).relations
 		if rel == nil {

@@ -3,7 +3,6 @@ package tracer
 import (
 	"errors"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -12,7 +11,6 @@ import (
 	"tt-memtrace/bpf"
 	"tt-memtrace/internal/inspect"
 	"tt-memtrace/internal/memory"
-	"tt-memtrace/internal/metal"
 	"tt-memtrace/internal/proc"
 	"tt-memtrace/internal/watch"
 )
@@ -50,27 +48,10 @@ type traced struct {
 	late        bool   // it may have used the library before the probes were attached
 
 	chips   *inspect.Chips
-	devices map[uint64][]aggregator.Chip
-	// meshes are the devices that are meshes.
-	meshes map[uint64]bool
-	// waiting is the work that waits until a device's chips are known, by device.
-	waiting map[uint64][]waiting
-	// unsized are devices that are open or opening whose allocators or chips are unknown.
-	unsized map[uint64]*unsized
-	// closing are devices that began to close. closed is when a device closed that has not opened again since.
-	closing map[uint64]*closing
-	closed  map[uint64]uint64
+	devices deviceTable
 	// noticed is set once a notice said what could not be read of it.
 	noticed    bool
-	allocators map[uint64]bool
-	// deviceOf is the device of each allocator whose capacity was read.
-	deviceOf map[uint64]uint64
-	// resized are allocators of which a memory changes its size, with when to read that.
-	resized map[uint64]resized
-	// unknownCapacities are allocators that could not be read, perhaps because they are being destroyed.
-	unknownCapacities map[uint64]unknownCapacity
-	// banks of its allocators' memories, for computing reserved sizes; the zero Bank if they could not be read.
-	banks map[memoryOf]metal.Bank
+	allocators allocatorTable
 	// hooked are Buffers that graph capture took: the allocator reserves nothing for them.
 	hooked map[uint64]struct{}
 	// resident is the host memory (RSS) in the last event, in bytes.
@@ -281,7 +262,7 @@ func (lv *lives) add(a announcement, now uint64) (p *traced, lives bool) {
 	started := process.Started
 	p = &traced{
 		Inspector: in.Hurried(), patient: in, mapping: a.mapping, of: a.of, found: a.at, at: a.at, seen: a.seen, late: a.late,
-		devices: map[uint64][]aggregator.Chip{}, meshes: map[uint64]bool{}, unsized: map[uint64]*unsized{}, closing: map[uint64]*closing{}, closed: map[uint64]uint64{}, allocators: map[uint64]bool{}, banks: map[memoryOf]metal.Bank{}, unknownCapacities: map[uint64]unknownCapacity{}, resized: map[uint64]resized{}, deviceOf: map[uint64]uint64{},
+		allocators: allocatorTable{},
 	}
 	p.chips = inspect.NewChips(p.Inspector, pid)
 	p.reconciliation.forkedFrom = proc.ForkedFrom(a.mapping)
@@ -318,7 +299,7 @@ func (lv *lives) add(a announcement, now uint64) (p *traced, lives bool) {
 		p.first = 1 // some of its events were already emitted
 	}
 	if one.unsized {
-		p.reconciliation.suspect = time.Now()
+		p.doubt()
 	}
 	// Some probes may be missing. Examining the process attaches the rest; then what it holds is read.
 	one.join(p, !a.unseen || started > a.covered)
@@ -376,7 +357,7 @@ func (lv *lives) readLate(p *traced) {
 // mayLack has a process read again that was not yet known when a loss was counted.
 func (lv *lives) mayLack(p *traced) {
 	p.reconciliation.lost, p.reconciliation.lostParts = 0, 0
-	p.reconciliation.suspect = time.Now()
+	p.doubt()
 	lv.raise(nowOf(p.mapping.PID), exact.ReasonEventsLost)
 }
 

@@ -3,7 +3,6 @@ package tracer
 import (
 	"errors"
 	"slices"
-	"time"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/aggregator/exact"
@@ -33,7 +32,7 @@ func (ps *programs) cover(p *traced, c *part, mesh uint64) (list []uint64, err e
 }
 
 // isMesh reports whether a device is known to have several chips.
-func (p *traced) isMesh(device uint64) bool { return len(p.devices[device]) > 1 }
+func (p *traced) isMesh(device uint64) bool { return len(p.devices.chips(device)) > 1 }
 
 // spread returns the devices that have something of a program which was reported as placed on one device: on a mesh,
 // or on the chip of a mesh. The runtime places what is for part of a mesh on all of it. If the part is unknown, the
@@ -58,7 +57,7 @@ func (ps *programs) spread(p *traced, from origin, program, device, mesh uint64)
 	case err != nil:
 		ps.chipsUnknown(p, from.time, program, err)
 		return one
-	case len(list) == len(p.devices[mesh]):
+	case len(list) == len(p.devices.chips(mesh)):
 		return one
 	case device == mesh:
 		for _, d := range list {
@@ -126,7 +125,7 @@ func (ps *programs) chipsKnown(pid uint32, at, program uint64) {
 
 // deviceClosed lifts the mark when the last device closed: the programs are on no chip any more.
 func (ps *programs) deviceClosed(p *traced, rel *relations, from origin, _, _ uint64) {
-	if len(p.devices) == 0 {
+	if count(p.devices.described()) == 0 {
 		for program := range rel.chipsUnknown {
 			ps.chipsKnown(from.pid, from.time, program)
 		}
@@ -147,31 +146,30 @@ const maxWaiting = 4096
 
 // onChips runs do once the chips of a device are known, unless the program ends before.
 func (ps *programs) onChips(p *traced, from origin, device, program uint64, do func()) {
-	if chips, met := p.devices[device]; !met || len(chips) > 0 {
+	if d := p.devices.get(device); !d.described || len(d.chips) > 0 {
 		do()
 		return
 	}
 	n := 0
-	for _, list := range p.waiting {
-		n += len(list)
+	for _, d := range p.devices.described() {
+		n += len(d.waiting)
 	}
 	if n < maxWaiting {
-		if p.waiting == nil {
-			p.waiting = map[uint64][]waiting{}
-		}
-		p.waiting[device] = append(p.waiting[device], waiting{program, do})
+		d := p.devices.of(device)
+		d.waiting = append(d.waiting, waiting{program, do})
 		return
 	}
 	p.unread++
 	p.unreadParts++
-	p.reconciliation.suspect = time.Now()
+	p.doubt()
 	ps.raise(from, exact.ReasonEventsUnread)
 }
 
 // chipsRead runs what waited for a device's chips.
 func (p *traced) chipsRead(device uint64) {
-	list := p.waiting[device]
-	delete(p.waiting, device)
+	d := p.devices.of(device)
+	list := d.waiting
+	d.waiting = nil
 	for _, w := range list {
 		w.do()
 	}
@@ -179,7 +177,7 @@ func (p *traced) chipsRead(device uint64) {
 
 // noProgram drops what waits for a program.
 func (p *traced) noProgram(program uint64) {
-	for device, list := range p.waiting {
-		p.waiting[device] = slices.DeleteFunc(list, func(w waiting) bool { return w.program == program })
+	for _, d := range p.devices.described() {
+		d.waiting = slices.DeleteFunc(d.waiting, func(w waiting) bool { return w.program == program })
 	}
 }

@@ -103,7 +103,7 @@ func (ps *programs) scannedProgram(p *traced, from origin, h *inspect.Program, s
 	}
 	for _, d := range h.Devices {
 		ps.devices.device(p, from, d)
-		if len(p.devices[d]) > 0 {
+		if len(p.devices.chips(d)) > 0 {
 			s.Devices = append(s.Devices, ps.spread(p, from, h.ID, d, 0)...)
 			continue
 		}
@@ -125,7 +125,7 @@ func (ps *programs) scannedProgram(p *traced, from origin, h *inspect.Program, s
 	for _, c := range h.Placed {
 		ps.devices.device(p, from, c.Device)
 		c.CB.Call = rel.calls
-		if len(p.devices[c.Device]) > 0 {
+		if len(p.devices.chips(c.Device)) > 0 {
 			s.Placed = append(s.Placed, aggregator.ScannedPlacement{Device: c.Device, CB: c.CB})
 			continue
 		}
@@ -173,7 +173,7 @@ func (ps *programs) programAdded(rec record, e *bpf.MemtraceTtProgramAdded) {
 	if p := rec.p; p != nil {
 		p.touch(e.Program)
 		for _, mesh := range c.placed {
-			if list, err := ps.cover(p, c.part, mesh); err != nil || len(list) != len(p.devices[mesh]) {
+			if list, err := ps.cover(p, c.part, mesh); err != nil || len(list) != len(p.devices.chips(mesh)) {
 				ps.chipsUnknown(p, rec.time, e.Program, cmp.Or(err, errPlacedBefore))
 			}
 		}
@@ -192,7 +192,7 @@ func (ps *programs) placesScratchpads(rec record, e *bpf.MemtraceTtPair) {
 	if c := rel.programs[e.Owner]; c != nil {
 		delete(c.scratchpads, e.Member) // emit a new placement even if it is the same
 	}
-	rel.placing = append(rel.placing, placing{e.Owner, e.Member, rec.time, firstAsked})
+	rel.placing = append(rel.placing, placing{placingPace.from(rec.time), e.Owner, e.Member})
 }
 
 func (ps *programs) kernelReads(rec record, e *bpf.MemtraceTtText) {
@@ -270,7 +270,7 @@ func (ps *programs) kernelFile(from origin, kernel, device uint64, file string, 
 		}
 	}
 	k.Cores = cores
-	if _, ok := p.devices[device]; !ok {
+	if !p.devices.get(device).described {
 		if _, _, _, err := p.Device(device); err == nil {
 			ps.devices.device(p, from, device)
 		}

@@ -36,8 +36,6 @@ const (
 	maxMapped = 16
 	// spareDescriptors stay free for reading processes.
 	spareDescriptors = 16
-	// retryAfter the end of a process, refused libraries are tried again.
-	retryAfter = time.Second
 )
 
 // ErrDescriptors is wrapped if the limit of open files is too low.

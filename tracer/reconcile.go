@@ -106,19 +106,11 @@ type comparisons struct {
 	programs *programs
 	// finished are the readings that have ended.
 	finished mailbox[*reading]
-	// checkedAt is when check last looked for processes to read.
-	checkedAt time.Time
+	// checked is when check last looked for processes to read.
+	checked interval
 }
 
 const (
-	// settle after the last event that put its accounts in doubt, a process is read again.
-	settle = 200 * time.Millisecond
-	// checkEvery is the shortest interval at which a process is compared without a reason. A slow reading makes it
-	// longer: reading takes at most 1/checkShare of the time.
-	checkEvery = 10 * time.Second
-	checkShare = 1000
-	// retryShare: after a failed reading the next comes sooner, but readings take at most 1/retryShare of the time.
-	retryShare = 10
 	// programTries is how often a process is read again because programs could not be read.
 	programTries = 4
 	// earlyTries is how often it is read again because of events from before the reading began.
@@ -143,6 +135,9 @@ func (p *traced) touch(id uint64) {
 		b.early = b.early || p.last < b.now.since
 	}
 }
+
+// doubt has the process compared soon.
+func (p *traced) doubt() { p.reconciliation.suspect = time.Now() }
 
 // make notes that a program is created or destroyed, in case the process is being read.
 func (p *traced) make(program uint64) {
@@ -172,7 +167,7 @@ func (cs *comparisons) begin(rd *reading) {
 	// If no event was lost since the last reading, all its allocators are known.
 	var known []uint64
 	if !rd.first && !p.reconciliation.disagrees && !cs.relations(p.mapping.PID).readsAnyChips() && rd.lost == p.reconciliation.lost && p.reconciliation.forkedFrom == 0 {
-		for a := range p.allocators {
+		for a := range p.allocators.known() {
 			known = append(known, a)
 		}
 	}
@@ -184,7 +179,9 @@ func (cs *comparisons) begin(rd *reading) {
 	var devices []uint64 // records of closing may be among the lost ones
 	lossy := rd.lost != p.reconciliation.lost
 	if lossy {
-		devices = slices.Collect(maps.Keys(p.devices))
+		for device := range p.devices.described() {
+			devices = append(devices, device)
+		}
 	}
 	cs.background.Go(func() {
 		if known != nil {
@@ -356,10 +353,9 @@ func (cs *comparisons) check() {
 			p.reconciliation.suspect = now
 		}
 	}
-	if now.Sub(cs.checkedAt) < settle/2 {
+	if !cs.checked.due(settle/2, false) {
 		return
 	}
-	cs.checkedAt = now
 	headless := cs.perPID() && cs.lacks.MultiUprobes
 	for pid, p := range cs.processes.each() {
 		if headless && p.marked == "" && proc.Heir(pid) != 0 {
@@ -368,14 +364,14 @@ func (cs *comparisons) check() {
 		b := &p.reconciliation
 		// A comparison ends an allocator that is gone and whose end was lost.
 		compares := b.now != nil || !b.suspect.IsZero()
-		for allocator, s := range p.unknownCapacities {
+		for _, a := range p.allocators {
 			patience := settle
-			if errors.Is(s.why, memory.ErrLater) {
-				patience = longestOpening // it is read again until then
+			if errors.Is(a.unread, memory.ErrLater) {
+				patience = opening.until // it is read again until then
 			}
-			if now.Sub(s.since) >= patience && !compares {
-				delete(p.unknownCapacities, allocator)
-				p.noticeOnce(cs.core, fmt.Errorf("the capacity of its memories is unknown: %w", s.why))
+			if a.unread != nil && now.Sub(a.unreadSince) >= patience && !compares {
+				p.noticeOnce(cs.core, fmt.Errorf("the capacity of its memories is unknown: %w", a.unread))
+				a.unread = nil
 			}
 		}
 		if b.now != nil || len(p.allocators) == 0 && b.suspect.IsZero() && b.failures == 0 {
@@ -420,18 +416,18 @@ func (cs *comparisons) apply(rd *reading, superseded bool) {
 		}
 	}
 	from := origin{pid: p.mapping.PID, time: rd.at}
-	// Choose all of them before making one known, which changes p.closed.
+	// Choose all of them before making one known, which changes what has closed.
 	rd.devices = maps.Clone(rd.result.Devices)
 	maps.DeleteFunc(rd.devices, rd.gone)
 	if len(rd.devices) > 0 {
 		defer p.Together()()
 	}
-	for _, f := range cs.scanners {
+	for f := range featuresThat[scanner](cs.core) {
 		f.scanned(rd, from, &scan)
 	}
 	cs.emit(from, aggregator.Event{Kind: aggregator.Scanned, Scan: &scan})
 	for device := range rd.devices { // they are described now
-		if len(p.devices[device]) > 0 {
+		if len(p.devices.chips(device)) > 0 {
 			p.chipsRead(device)
 		}
 	}
@@ -455,12 +451,12 @@ func (rd *reading) lacks() bool {
 	unfound := rd.whole && !rd.buffersOnly && !scan.Scan.ProgramsRead && len(scan.Devices) > 0
 	unread := len(scan.Shared) > 0 && rd.lost != rd.of.reconciliation.lost // the scan does not have what was lost
 	return scan.Unsearched != nil || unfound || unread || (rd.whole || rd.first) && scan.UnreadBut(rd.told) > 0 ||
-		slices.ContainsFunc(scan.UnreadAllocators, func(a uint64) bool { return rd.of.allocators[a] || scan.Holds(a) })
+		slices.ContainsFunc(scan.UnreadAllocators, func(a uint64) bool { return rd.of.allocators.knows(a) || scan.Holds(a) })
 }
 
 // gone reports whether a device closed, or its allocator ended, during the reading.
 func (rd *reading) gone(device, allocator uint64) bool {
 	_, ended := rd.touched[allocator]
-	at, closed := rd.of.closed[device]
+	at, closed := rd.of.devices.closed[device]
 	return closed && at >= rd.since || ended
 }

@@ -21,8 +21,8 @@ func TestDeviceClosedWhileItIsRead(t *testing.T) {
 		"it closes":          func(r *run, p *traced) { r.devices.closed(p, device, from.time) },
 		"its allocator ends": func(r *run, p *traced) { r.devices.allocatorEnds(p, from, allocator) },
 	} {
-		p := &traced{mapping: proc.Mapping{PID: pid}, devices: map[uint64][]aggregator.Chip{}, closing: map[uint64]*closing{device: {origin: from}},
-			closed: map[uint64]uint64{}, allocators: map[uint64]bool{}}
+		p := &traced{mapping: proc.Mapping{PID: pid}, allocators: allocatorTable{}}
+		p.devices.of(device).closing = &closing{origin: from}
 		r := newRun(newAttacher(&env{}), nil)
 		r.processes[pid] = &process{stage: joined, traced: p}
 		r.opts.Notice = func(s string) { t.Error(s) }
@@ -36,7 +36,7 @@ func TestDeviceClosedWhileItIsRead(t *testing.T) {
 				t.Errorf("%s: there is a %v event", what, kind)
 			}
 		}
-		if len(p.devices) > 0 || p.allocators[allocator] {
+		if count(p.devices.described()) > 0 || p.allocators.knows(allocator) {
 			t.Errorf("%s: it is known again", what)
 		}
 	}
@@ -47,8 +47,10 @@ func TestDeviceClosedWhileItIsRead(t *testing.T) {
 func TestDeviceOpenedWhileItIsRead(t *testing.T) {
 	const pid, device, allocator = 7, 0x1000, 0x2000
 	for _, opens := range []bool{false, true} {
-		p := &traced{mapping: proc.Mapping{PID: pid}, chips: inspect.NewChips(&inspect.Inspector{}, pid), of: &attachment{}, meshes: map[uint64]bool{},
-			devices: map[uint64][]aggregator.Chip{device: nil}, unsized: map[uint64]*unsized{device: {}}, deviceOf: map[uint64]uint64{}, allocators: map[uint64]bool{allocator: true}}
+		p := &traced{mapping: proc.Mapping{PID: pid}, chips: inspect.NewChips(&inspect.Inspector{}, pid), of: &attachment{},
+			allocators: allocatorTable{allocator: {known: true}}}
+		p.devices.describe(device, nil, false)
+		p.awaitCapacity(device)
 		r := newRun(newAttacher(&env{}), nil)
 		r.processes[pid] = &process{stage: joined, traced: p, relations: &relations{}}
 		rd := &reading{of: p, first: true, touched: map[uint64]struct{}{}, described: map[uint64]inspect.Device{device: {Arch: "blackhole"}}}
@@ -71,7 +73,7 @@ func TestDeviceOpenedWhileItIsRead(t *testing.T) {
 func TestAllocatorEndsWhileItsBlocksAreRead(t *testing.T) {
 	const pid, allocator = 7, 0x2000
 	for _, ends := range []bool{false, true} {
-		p := &traced{mapping: proc.Mapping{PID: pid}, allocators: map[uint64]bool{allocator: true}}
+		p := &traced{mapping: proc.Mapping{PID: pid}, allocators: allocatorTable{allocator: {known: true}}}
 		r := newRun(newAttacher(&env{}), nil)
 		r.processes[pid] = &process{stage: joined, traced: p, relations: &relations{}}
 		rd := &reading{of: p, buffersOnly: true, result: &inspect.ProcessScan{}}

@@ -1,6 +1,10 @@
 package tracer
 
-import "testing"
+import (
+	"testing"
+
+	"tt-memtrace/bpf"
+)
 
 // What is lost of one hit does not become a part of another's.
 func TestSentAhead(t *testing.T) {
@@ -45,5 +49,21 @@ func TestSentAhead(t *testing.T) {
 	}
 	if len(s) > 1024 {
 		t.Errorf("%d records are kept of threads that may have ended", len(s))
+	}
+}
+
+// Each kind of record is taken by one feature.
+func TestEveryRecordHasAFeature(t *testing.T) {
+	r := newRun(newAttacher(&env{}), nil)
+	takers := map[bpf.MemtraceTtKind]int{}
+	for f := range featuresThat[recorder](r.core) {
+		for _, k := range f.records() {
+			takers[k.kind]++
+		}
+	}
+	for kind := bpf.MemtraceTtKind(1); kind < bpf.MemtraceTtKindTT_KINDS; kind++ {
+		if takers[kind] != 1 || r.kinds[kind].take == nil {
+			t.Errorf("%d features take records of kind %d (%s)", takers[kind], kind, KindNames[kind])
+		}
 	}
 }

@@ -29,12 +29,6 @@ type sizeKey struct {
 	shape metal.Shape
 }
 
-// memoryOf is a memory of an allocator.
-type memoryOf struct {
-	allocator uint64
-	memory    aggregator.Memory
-}
-
 // maxKnownSizes bounds the sizes kept per library.
 const maxKnownSizes = 1 << 16
 
@@ -145,29 +139,31 @@ func (bs *buffers) probeSizes(of *attachment) {
 // bank returns the numbers of an allocator's memory from which reserved sizes are computed; an invalid Bank if they
 // could not be read. An error means that they may be read later.
 func (p *traced) bank(allocator uint64, m aggregator.Memory) (metal.Bank, error) {
-	of := memoryOf{allocator, m}
-	bank, known := p.banks[of]
+	a := p.allocators.of(allocator)
+	bank, known := a.banks[m]
 	if known {
 		return bank, nil
 	}
 	bank, err := p.Bank(p.of.sizes.ReservedSizes, allocator, m)
 	if err != nil {
-		if same, known := p.bankOfChips(of); known {
+		if same, known := p.bankOfChips(a, m); known {
 			bank, err = same, nil
 		}
 	}
 	if errors.Is(err, memory.ErrLater) {
 		return bank, err
 	}
-	p.banks[of] = bank
+	if a.banks == nil {
+		a.banks = map[aggregator.Memory]metal.Bank{}
+	}
+	a.banks[m] = bank
 	// Read the other memories too: the allocator may be gone when the first buffer in one of them is handled.
 	for m := range aggregator.NumMemories {
-		of := memoryOf{allocator, m}
-		if _, known := p.banks[of]; known || m == aggregator.SystemMemory {
+		if _, known := a.banks[m]; known || m == aggregator.SystemMemory {
 			continue
 		}
 		if b, err := p.Bank(p.of.sizes.ReservedSizes, allocator, m); err == nil {
-			p.banks[of] = b
+			a.banks[m] = b
 		}
 	}
 	return bank, nil
@@ -176,22 +172,14 @@ func (p *traced) bank(allocator uint64, m aggregator.Memory) (metal.Bank, error)
 // bankOfChips returns what another allocator of the process shows about a memory of the same chips, if it is DRAM. All
 // allocators of a chip divide its DRAM in the same way, but L1 also by sub-devices. On a busy host, an event can be
 // handled after its allocator is gone, and other allocators of the chips remain.
-func (p *traced) bankOfChips(of memoryOf) (metal.Bank, bool) {
-	if of.memory != aggregator.DRAM && of.memory != aggregator.Trace {
+func (p *traced) bankOfChips(of *allocator, m aggregator.Memory) (metal.Bank, bool) {
+	if m != aggregator.DRAM && m != aggregator.Trace {
 		return metal.Bank{}, false
 	}
-	for other, bank := range p.banks {
-		same := other.memory == of.memory && bank.Valid()
-		if same && p.shareChips(p.deviceOf[other.allocator], p.deviceOf[of.allocator]) {
+	for _, other := range p.allocators {
+		if bank := other.banks[m]; bank.Valid() && p.devices.shareChips(other.device, of.device) {
 			return bank, true
 		}
 	}
 	return metal.Bank{}, false
-}
-
-// forgetBanks forgets the banks of an allocator that ended.
-func (p *traced) forgetBanks(allocator uint64) {
-	for m := range aggregator.NumMemories {
-		delete(p.banks, memoryOf{allocator, m})
-	}
 }

@@ -213,7 +213,7 @@ func (r *run) conclude(readings []*reading, ended []uint32, now bool) {
 	}
 	r.lives.later = r.lives.later[:0]
 	r.lives.announcements()
-	for _, f := range r.timed {
+	for f := range featuresThat[timed](r.core) {
 		f.due(now || r.lives.over())
 	}
 	for _, rd := range readings {

@@ -4,36 +4,22 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"time"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/internal/proc"
 )
 
-// placing is a program whose scratchpads are being placed on a device.
+// placing is a program whose scratchpads are being placed on a device. No probe is hit when they get their places.
 type placing struct {
+	attempt
 	program, device uint64
-	time            uint64
-	// next is the age at which its kernels are read next.
-	next time.Duration
 }
-
-// No probe is hit when a program's scratchpads get their places. So the program's kernels are read soon, again until
-// each has an address, and once more later: the first answer may be from an earlier placement.
-const (
-	firstAsked = 2 * time.Millisecond
-	lastAsked  = 200 * time.Millisecond
-	// placingTime is how long to keep trying.
-	placingTime = 3 * time.Second
-)
 
 // due reads the scratchpads of the programs that are due or, with now, of all.
 func (ps *programs) due(now bool) {
 	for pid, rel := range ps.processes.related() {
 		left := rel.placing[:0]
 		for _, at := range rel.placing {
-			age := proc.Monotonic() - time.Duration(at.time)
-			if !now && age < at.next || ps.place(pid, rel, &at, age) {
+			if !at.due(now) || ps.place(pid, rel, &at) {
 				left = append(left, at)
 			}
 		}
@@ -42,7 +28,7 @@ func (ps *programs) due(now bool) {
 }
 
 // place reads a program's scratchpads and emits them if they changed. It reports whether they must be read again.
-func (ps *programs) place(pid uint32, rel *relations, at *placing, age time.Duration) (again bool) {
+func (ps *programs) place(pid uint32, rel *relations, at *placing) (again bool) {
 	p, known := ps.processes.traced(pid)
 	c := rel.programs[at.program]
 	if !known || c == nil {
@@ -55,14 +41,14 @@ func (ps *programs) place(pid uint32, rel *relations, at *placing, age time.Dura
 		failed = cmp.Or(failed, err)
 		list = append(list, of...)
 	}
-	if failed != nil && age < placingTime {
+	if failed != nil && at.soon(placingPace) {
 		return true
 	}
 	if failed != nil {
 		p.noticeOnce(ps.core, fmt.Errorf("the scratchpads of a kernel are unknown: %w", failed))
 	}
 	if len(list) > 0 && !slices.EqualFunc(list, c.scratchpads[at.device], samePlace) {
-		from, device, program := origin{pid, pid, at.time}, at.device, at.program
+		from, device, program := origin{pid, pid, at.since}, at.device, at.program
 		ps.devices.device(p, from, device)
 		rel.calls++
 		for _, cb := range list {
@@ -81,8 +67,7 @@ func (ps *programs) place(pid uint32, rel *relations, at *placing, age time.Dura
 		}
 		c.scratchpads[at.device] = list
 	}
-	at.next = lastAsked
-	return len(list) > 0 && age < lastAsked
+	return len(list) > 0 && at.again(placingPace) && at.age() < placingPace.longest
 }
 
 // samePlace compares the places of scratchpads of the same kernels.

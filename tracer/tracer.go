@@ -53,13 +53,6 @@ type Options struct {
 // DefaultRingBytes holds a hundred thousand allocations and frees: a tenth of a second at a million a second.
 const DefaultRingBytes = 8 << 20
 
-const (
-	// drainEvery is the longest that a record waits in the BPF ring buffer.
-	drainEvery = 10 * time.Millisecond
-	// sleepAfter this many empty drains the reader sleeps until a record wakes it.
-	sleepAfter = 20
-)
-
 // Tracer is a set of loaded BPF programs and of the libraries that they are attached to.
 type Tracer struct {
 	*env

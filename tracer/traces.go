@@ -96,13 +96,17 @@ func (ts *traces) deviceClosed(_ *traced, rel *relations, from origin, device, b
 
 // onlyMesh returns the process's only open mesh, as of the records handled so far; 0 if it has none or several.
 func (p *traced) onlyMesh() (one uint64) {
-	for device := range p.unsized {
-		if len(p.devices[device]) == 0 {
+	for _, d := range p.devices.unsized() {
+		if len(d.chips) == 0 {
 			return 0 // this device may be a mesh
 		}
 	}
-	if len(p.meshes) == 1 {
-		for one = range p.meshes {
+	for address, d := range p.devices.described() {
+		if d.mesh && one != 0 {
+			return 0
+		}
+		if d.mesh {
+			one = address
 		}
 	}
 	return one

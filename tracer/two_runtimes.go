@@ -47,7 +47,7 @@ func (ds *devices) readBy(p *traced, other int) {
 	now := another{p.Inspector, p.patient, p.mapping, p.of}
 	p.Inspector, p.patient, p.mapping, p.of = o.Inspector, o.patient, o.mapping, o.of
 	*o = now
-	clear(p.banks)
+	p.allocators.forgetBanks()
 	p.chips = inspect.NewChips(p.Inspector, p.mapping.PID)
 	p.describeLibrary()
 	ds.describe(p, proc.Now())
@@ -73,8 +73,8 @@ func (ds *devices) chipsOf(p *traced, device uint64) (inspect.Device, error) {
 		} else if failed != nil {
 			continue
 		}
-		for _, chips := range p.devices {
-			if len(chips) > 0 {
+		for _, known := range p.devices.described() {
+			if len(known.chips) > 0 {
 				ds.markForGood(p, whyTwice)
 				return d, err
 			}

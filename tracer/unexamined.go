@@ -11,9 +11,6 @@ import (
 // A process of a command can map the runtime and end before it is examined, so before it has probes. The watcher knows
 // who mapped something, the reader who of the command's processes ended: only both together show it.
 
-// unexaminedFor is how long a process may wait to be examined. Older notes may be about another process with its PID.
-const unexaminedFor = 10 * time.Second
-
 // unexamined are the processes that the watcher saw map what may be the runtime, until they are examined, with when it
 // was last. It is kept for the processes of a command alone.
 type unexamined struct {

@@ -3,6 +3,7 @@ package tracer
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -24,7 +25,8 @@ import (
 func beingRead(t *testing.T, first bool) (*run, *traced, *reading) {
 	r := related()
 	r.opts.Notice = func(s string) { t.Log(s) }
-	p := &traced{mapping: proc.Mapping{PID: 7}, devices: map[uint64][]aggregator.Chip{0x1000: {{}}}, closed: map[uint64]uint64{}, allocators: map[uint64]bool{}, deviceOf: map[uint64]uint64{}}
+	p := &traced{mapping: proc.Mapping{PID: 7}, allocators: allocatorTable{}}
+	p.devices.describe(0x1000, []aggregator.Chip{{}}, false)
 	r.processes.of(7).join(p, true)
 	p.reconciliation.made, p.reconciliation.met = map[uint64]bool{}, map[uint64]bool{}
 	return r, p, p.nextReading(first)
@@ -139,7 +141,7 @@ func TestLostOpeningOfAnotherDevice(t *testing.T) {
 		for _, c := range s.Chips {
 			holds[c.Chip.Number] = sizeOf(c.Memory[aggregator.DRAM].Requested)
 		}
-		return s.Buffers == 1 && holds[1] == 0 && holds[chip] == 4096 && holds[chip+1] == 4096
+		return s.Buffers.Is(1) && holds[1] == 0 && holds[chip] == 4096 && holds[chip+1] == 4096
 	}
 	if s := tr.process(p.PID); s.Exact() && !right(s) {
 		t.Errorf("nothing is marked: %+v", s.Chips)
@@ -160,7 +162,7 @@ func TestLostOpeningAfterAClose(t *testing.T) {
 		fixture.Do(t, p, "destroy 0")
 	}
 	end()
-	if s := tr.process(p.PID); s.Buffers != 0 || !s.Exact() {
+	if s := tr.process(p.PID); s.Buffers.Some() || !s.Exact() {
 		t.Fatalf("%d buffers after it closed, %+v", s.Buffers, s.Reasons)
 	}
 	tr.lose(bpf.MemtraceTtKindTT_DEVICE_OPEN, func() { fixture.Do(t, p, "storm 1 1 1000 0") }, func() {
@@ -171,7 +173,7 @@ func TestLostOpeningAfterAClose(t *testing.T) {
 		}
 	})
 	right := func(s aggregator.ProcessSnapshot) bool {
-		return s.Buffers == 1 && slices.ContainsFunc(s.Chips, func(c aggregator.ChipSnapshot) bool {
+		return s.Buffers.Is(1) && slices.ContainsFunc(s.Chips, func(c aggregator.ChipSnapshot) bool {
 			return c.Chip.Number == 1 && c.Memory[aggregator.DRAM].Requested.Is(4096)
 		})
 	}
@@ -204,20 +206,20 @@ func TestLostEndOfAnAllocator(t *testing.T) {
 	if c.Lost[bpf.MemtraceTtKindTT_ALLOCATOR_GONE] != 1 || c.Lost[bpf.MemtraceTtKindTT_DEVICE_CLOSE] != 1 {
 		t.Fatalf("the ring was not full: %+v", c.Lost)
 	}
-	tr.await("nothing is held", func() bool { s, _ := tr.lookup(p.PID); return s.Buffers == 0 && s.Exact() })
+	tr.await("nothing is held", func() bool { s, _ := tr.lookup(p.PID); return !s.Buffers.Some() && s.Exact() })
 }
 
 // An allocator that is made while its process is searched does not count as one that ended.
 func TestAllocatorMadeWhileItIsRead(t *testing.T) {
 	const old, made = 0x2000, 0x3000
 	r, p, rd := beingRead(t, false)
-	p.allocators[old], p.allocators[made] = true, true
+	p.allocators.of(old).known, p.allocators.of(made).known = true, true
 	p.reconciliation.met[made] = true
 	for _, allocator := range []uint64{old, made} {
 		r.emit(origin{pid: 7}, aggregator.Event{Kind: aggregator.AllocatorSeen, Allocator: allocator, Capacity: &aggregator.Capacity{}})
 	}
 	r.comparisons.merge(rd)
-	if p.allocators[old] || !p.allocators[made] || r.count(aggregator.AllocatorGone) != 1 {
+	if p.allocators.knows(old) || !p.allocators.knows(made) || r.count(aggregator.AllocatorGone) != 1 {
 		t.Errorf("allocators %v, %d ends", p.allocators, r.count(aggregator.AllocatorGone))
 	}
 }
@@ -257,7 +259,7 @@ func TestLaunchesBeforeTheEndOfTheirProcess(t *testing.T) {
 	p.Kill()
 	tr.await("it ended", func() bool { _, lives := tr.lookup(p.PID); return !lives })
 	s := tr.snapshot()
-	if n := s.Counters.Launches; n != before+times || len(s.Ended) != 1 || s.Ended[0].Counters.Launches != n || s.Ended[0].Counters.UnknownLaunches != 0 {
+	if n := s.Counters.Launches; n != before+times || len(s.Ended) != 1 || !s.Ended[0].Counters.Launches.Is(n) || s.Ended[0].Counters.UnknownLaunches.Some() {
 		t.Errorf("%d launches, not %d: %+v", n, before+times, s.Ended)
 	}
 }
@@ -360,7 +362,7 @@ func closeThatFails(t *testing.T, b fixture.Build) {
 	holds := func(what string, buffers uint64) {
 		t.Helper()
 		s := tr.process(p.PID)
-		if !s.Exact() || s.Buffers != buffers || len(s.Chips) != 1 || !s.Chips[0].CB.Programs.Is(1) || s.Chips[0].CB.Physical.Is(0) {
+		if !s.Exact() || s.Buffers.WithoutBound() != buffers || len(s.Chips) != 1 || !s.Chips[0].CB.Programs.Is(1) || s.Chips[0].CB.Physical.Is(0) {
 			t.Errorf("%s: %d buffers, %+v, marked with %+v", what, s.Buffers, s.Chips, s.Reasons)
 		}
 	}
@@ -370,7 +372,7 @@ func closeThatFails(t *testing.T, b fixture.Build) {
 	// Closed at last, it has nothing.
 	fixture.Do(t, p, "close 0")
 	fixture.Do(t, p, "destroy 0")
-	if s := tr.process(p.PID); !s.Exact() || s.Buffers != 0 || len(s.Chips) != 0 {
+	if s := tr.process(p.PID); !s.Exact() || s.Buffers.Some() || len(s.Chips) != 0 {
 		t.Errorf("closed: %d buffers, %+v, marked with %+v", s.Buffers, s.Chips, s.Reasons)
 	}
 }
@@ -416,7 +418,7 @@ func TestProgramsThatWereNotReadWholeAreReadAgain(t *testing.T) {
 	r, p, rd := beingRead(t, true)
 	p.start.Late = true
 	r.describe(p, 1)
-	r.emit(origin{pid: 7, time: 1}, aggregator.Event{Kind: aggregator.DeviceOpen, Device: device, Opened: &aggregator.Opened{Chips: p.devices[device]}})
+	r.emit(origin{pid: 7, time: 1}, aggregator.Event{Kind: aggregator.DeviceOpen, Device: device, Opened: &aggregator.Opened{Chips: p.devices.chips(device)}})
 	accounts := aggregator.New()
 	whole := inspect.Program{ID: program, Devices: []uint64{device}, Kernels: []inspect.Kernel{{ID: kernel}},
 		Placed: []inspect.PlacedBuffer{{Device: device, CB: aggregator.CircularBuffer{Address: 64, Size: 32, Ranges: []aggregator.CoreRange{{}}}}}}
@@ -461,11 +463,13 @@ func TestProgramsAreReadForTheirChips(t *testing.T) {
 	const program, kernel, mesh, size = 0x100, 0x200, 0x1000, 4096
 	devices := []uint64{0x2000, 0x3000}
 	r, p, rd := beingRead(t, false)
-	p.devices = map[uint64][]aggregator.Chip{mesh: {{Number: 0}, {Number: 1}}, devices[0]: {{Number: 0}}, devices[1]: {{Number: 1}}}
-	p.allocators[0x4000] = true
+	p.devices.describe(mesh, []aggregator.Chip{{Number: 0}, {Number: 1}}, true)
+	p.devices.describe(devices[0], []aggregator.Chip{{Number: 0}}, false)
+	p.devices.describe(devices[1], []aggregator.Chip{{Number: 1}}, false)
+	p.allocators.of(0x4000).known = true
 	r.describe(p, 1)
-	for device, chips := range p.devices {
-		r.emit(origin{pid: 7, time: 1}, aggregator.Event{Kind: aggregator.DeviceOpen, Device: device, Opened: &aggregator.Opened{Mesh: device == mesh, Chips: chips}})
+	for device, d := range p.devices.described() {
+		r.emit(origin{pid: 7, time: 1}, aggregator.Event{Kind: aggregator.DeviceOpen, Device: device, Opened: &aggregator.Opened{Mesh: device == mesh, Chips: d.chips}})
 	}
 	cb := aggregator.CircularBuffer{Address: 64, Size: size, Ranges: []aggregator.CoreRange{{}}}
 	r.emit(origin{pid: 7, time: 1}, aggregator.Event{Kind: aggregator.KernelAdded, Program: program})
@@ -640,6 +644,40 @@ func TestReservedSizesThatAreNotKnown(t *testing.T) {
 	}
 }
 
+// On a busy host an allocator can be gone before its first buffer is handled. Its banks of DRAM are those of other
+// allocators of the same chip; L1 can be divided differently.
+func TestBanksOfAnAllocatorThatIsGone(t *testing.T) {
+	_, p, _ := beingRead(t, false)
+	lib, err := metal.OpenLibrary(fixture.LibraryOf(t, fixture.LayoutB))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lib.Close()
+	p.Inspector = inspect.New(lib, proc.Mapping{PID: math.MaxInt32})
+	p.of = &attachment{sizes: &reservedSizes{ReservedSizes: &metal.ReservedSizes{}}}
+	const mesh, submesh, elsewhere = 0x1000, 0x2000, 0x3000
+	p.devices.describe(mesh, []aggregator.Chip{{Number: 0}, {Number: 1}}, true)
+	p.devices.describe(submesh, []aggregator.Chip{{Number: 1}}, true)
+	p.devices.describe(elsewhere, []aggregator.Chip{{Number: 2}}, false)
+	dram := metal.Bank{Banks: 12, PageAlignment: 32, MinBlock: 32, BlockAlignment: 32}
+	for _, device := range []uint64{mesh, submesh, elsewhere} {
+		p.allocators.of(device + 1).device = device
+	}
+	p.allocators[mesh+1].banks = map[aggregator.Memory]metal.Bank{aggregator.DRAM: dram, aggregator.L1: dram}
+	for _, test := range []struct {
+		allocator uint64
+		memory    aggregator.Memory
+		want      metal.Bank
+	}{
+		{submesh + 1, aggregator.DRAM, dram}, {submesh + 1, aggregator.L1, metal.Bank{}},
+		{elsewhere + 1, aggregator.DRAM, metal.Bank{}},
+	} {
+		if bank, err := p.bank(test.allocator, test.memory); err != nil || bank != test.want {
+			t.Errorf("%v of the allocator %#x: %+v, %v", test.memory, test.allocator, bank, err)
+		}
+	}
+}
+
 // A capacity that could not be read is noticed where it stays so: neither where it became known, nor while it is asked
 // for, nor where a comparison may show that its allocator is gone.
 func TestUnknownCapacitiesAreNoticed(t *testing.T) {
@@ -648,21 +686,26 @@ func TestUnknownCapacitiesAreNoticed(t *testing.T) {
 	var notices []string
 	r.opts.Notice = func(s string) { notices = append(notices, s) }
 	since := time.Now().Add(-time.Second)
-	p.unknownCapacities = map[uint64]unknownCapacity{
-		known: {errors.New("of one that is known"), since}, later: {fmt.Errorf("asking: %w", memory.ErrLater), since}, unknown: {errors.New("of one that is unknown"), since},
+	for id, why := range map[uint64]error{
+		known: errors.New("of one that is known"), later: fmt.Errorf("asking: %w", memory.ErrLater),
+		unknown: errors.New("of one that is unknown"),
+	} {
+		*p.allocators.of(id) = allocator{known: true, unread: why, unreadSince: since}
 	}
 	r.devices.sized(p, origin{pid: p.mapping.PID}, 0x1000, known, &aggregator.Capacity{})
 	r.comparisons.check()
 	if len(notices) != 0 {
 		t.Errorf("while it is compared: notices %q", notices)
 	}
-	p.reconciliation.now, p.reconciliation.next, r.comparisons.checkedAt = nil, time.Now().Add(time.Hour), time.Time{}
+	p.reconciliation.now, p.reconciliation.next, r.comparisons.checked = nil, time.Now().Add(time.Hour), interval{}
 	r.comparisons.check()
 	if len(notices) != 1 || !strings.Contains(notices[0], "of one that is unknown") {
 		t.Errorf("notices %q", notices)
 	}
-	if _, waits := p.unknownCapacities[later]; !waits || len(p.unknownCapacities) != 1 {
-		t.Errorf("%d are still unknown", len(p.unknownCapacities))
+	for id, a := range p.allocators {
+		if (a.unread != nil) != (id == later) {
+			t.Errorf("allocator %d is asked again: %t", id, a.unread != nil)
+		}
 	}
 }
 
