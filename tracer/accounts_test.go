@@ -57,7 +57,6 @@ func TestAccountsMatchTheProcess(t *testing.T) {
 		{"endbr64", fixture.WithFlags("-O2 -fcf-protection=full")},
 		{"stripped", fixture.Build{Strip: true}},
 		{"moved fields", fixture.WithFlags("-DSHIFT=256")},
-		{"with DWARF", fixture.WithFlags("-O2 -g -DLAYOUT_B -DGROW=8")},
 		{"code behind data", fixture.WithFlags("-Wl,-Ttext-segment=0x600000")},
 		{"in one segment", fixture.WithFlags("-Wl,-z,noseparate-code")},
 		// The graph tracker of this one sees no buffer that could be probed.

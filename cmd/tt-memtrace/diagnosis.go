@@ -141,15 +141,6 @@ type layoutDiagnosis struct {
 	Base     uint32           `json:"base"`
 	Indirect bool             `json:"indirect"`
 	Fields   []fieldDiagnosis `json:"fields"`
-	// Debug says whether the library's debug information is used; absent if it has none.
-	Debug *debugDiagnosis `json:"debug,omitempty"`
-}
-
-// debugDiagnosis says where a library's debug information is.
-type debugDiagnosis struct {
-	Path string `json:"path"`
-	// Problem says why it is not used; null if it is.
-	Problem *string `json:"problem"`
 }
 
 // fieldDiagnosis is one field of a buffer, and how its offset is proved.
@@ -160,7 +151,7 @@ type fieldDiagnosis struct {
 	Size   int    `json:"size"`
 	// Proof is how the offset is known.
 	Proof string `json:"proof"`
-	// ShownBy are the functions of the library, and members in its DWARF, that prove the offset.
+	// ShownBy are the functions of the library that prove the offset.
 	ShownBy []string `json:"proved_by"`
 	// Silent are those that do not prove it, with the reason.
 	Silent map[string]string `json:"not_proved_by,omitempty"`
@@ -271,12 +262,6 @@ func reservedSizesDiagnosis(r *metal.Report) string {
 
 func newLayoutDiagnosis(l *metal.Layout) *layoutDiagnosis {
 	d := &layoutDiagnosis{Base: l.Base, Indirect: l.Indirect}
-	if l.Debug != nil {
-		d.Debug = &debugDiagnosis{Path: l.Debug.Path}
-		if l.Debug.Err != nil {
-			d.Debug.Problem = orNull(l.Debug.Err.Error())
-		}
-	}
 	for _, f := range l.Fields {
 		one := fieldDiagnosis{Name: f.Name, Offset: f.Offset, Size: f.Size, Proof: f.Proof.String(), ShownBy: []string{}}
 		for _, e := range l.Evidence {

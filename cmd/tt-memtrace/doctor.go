@@ -363,11 +363,6 @@ func (l *layoutDiagnosis) print(w io.Writer) {
 		fmt.Fprintln(tw)
 	}
 	tw.Flush()
-	if l.Debug != nil && l.Debug.Problem != nil {
-		fmt.Fprintf(w, "    the debug information in %s is not used: %s\n", l.Debug.Path, *l.Debug.Problem)
-	} else if l.Debug != nil {
-		fmt.Fprintf(w, "    the debug information is in %s\n", l.Debug.Path)
-	}
 }
 
 func or(s *string, otherwise string) string {

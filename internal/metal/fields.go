@@ -7,55 +7,53 @@ var fieldTable = []struct {
 	name   string
 	offset uint32
 	size   int
-	// member is its name in the runtime's source and in DWARF.
-	member string
 	by     []witness
 }{
 	// The status comes first, because the other fields depend on it.
-	{"status", 0x38, 1, "allocation_status_", []witness{
+	{"status", 0x38, 1, []witness{
 		{bufferIsAllocated, compared},
 		{allocateOld, marked(false)},
 		{allocateNew, marked(false)},
 	}},
-	{"device", 0x00, 8, "device_", []witness{
+	{"device", 0x00, 8, []witness{
 		{bufferDevice, returned},
 		{deallocateOld, called},
 		{deallocateNew, called},
 		{allocateOld, called},
 		{allocateNew, called},
 	}},
-	{"page_size", 0x48, 8, "page_size_", []witness{
+	{"page_size", 0x48, 8, []witness{
 		{bufferPageSize, returned},
 		{bufferNumPages, divisor},
 	}},
-	{"size", 0x08, 8, "size_", []witness{
+	{"size", 0x08, 8, []witness{
 		{bufferSize, returned},
 		{bufferNumPages, dividend},
 		{bufferIsValidRegion, compared},
 	}},
-	{"type", 0x10, 4, "buffer_type_", []witness{
+	{"type", 0x10, 4, []witness{
 		{bufferBufferType, returned},
 		{bufferIsDram, compared},
 		{bufferAlignment, passed("get_alignment", 1)},
 	}},
-	{"layout", 0x14, 4, "buffer_layout_", []witness{
+	{"layout", 0x14, 4, []witness{
 		{bufferBufferLayout, returned},
 		{bufferNumCores, decides},
 		{bufferNumDevPages, decides},
 	}},
-	{"allocator", 0x30, 8, "allocator_", []witness{
+	{"allocator", 0x30, 8, []witness{
 		{bufferAllocator, followed},
 		{bufferAlignment, passed("get_alignment", 0)},
 		{allocateOld, passed("15allocate_buffer", 0)},
 		{allocateNew, passed("15allocate_buffer", 0)},
 	}},
-	{"hooked", 0x39, 1, "hooked_allocation_", []witness{
+	{"hooked", 0x39, 1, []witness{
 		{allocateOld, marked(true)},
 		{allocateNew, marked(true)},
 		{deallocateOld, spares},
 		{deallocateNew, spares},
 	}},
-	{"address", 0x40, 4, "address_", []witness{
+	{"address", 0x40, 4, []witness{
 		{BufferAddress, returned},
 		{allocateOld, stored},
 		{allocateNew, stored},

@@ -17,8 +17,6 @@ type Proof uint8
 const (
 	// Decoded: functions of the library show it.
 	Decoded Proof = 1 << iota
-	// DWARF: the library's debug information says so.
-	DWARF
 	// Table: every known release has it there. It counts alone if nothing shows the offset and all shown offsets
 	// agree with the table.
 	Table
@@ -26,7 +24,7 @@ const (
 
 func (p Proof) String() string {
 	var sources []string
-	for i, name := range []string{"decoded", "DWARF", "the table"} {
+	for i, name := range []string{"decoded", "the table"} {
 		if p&(1<<i) != 0 {
 			sources = append(sources, name)
 		}
@@ -58,12 +56,9 @@ type Layout struct {
 	Fields   []Field
 	// Evidence is what each source showed, in the order of Fields.
 	Evidence []Evidence
-	// Debug is the result of reading the library's debug information, nil if it has none.
-	Debug *DebugInfo
 }
 
-// Evidence is what one source shows of a field: a function of the library, by its
-// symbol, or a member of a class in its debug information.
+// Evidence is what one source shows of a field: a function of the library, by its symbol.
 type Evidence struct {
 	Field, Source string
 	// Err says why it shows nothing, or is nil.
@@ -86,8 +81,7 @@ func (e Evidence) Shows() string {
 }
 
 // Layout finds out where the library keeps a Buffer's fields. It evaluates functions of the library over a symbolic
-// buffer, and watches what they read, pass on and write; and it uses debug information, if there is any. The error
-// wraps ErrUnsupported if that proves nothing, or if two sources disagree.
+// buffer, and watches what they read, pass on and write. The error wraps ErrUnsupported if that proves nothing, or if two sources disagree.
 func (l *Library) Layout() (*Layout, error) { return l.layout() }
 
 func (l *Library) findLayout() (*Layout, error) {
@@ -99,9 +93,6 @@ func (l *Library) findLayout() (*Layout, error) {
 		return nil, refuse("%w", err)
 	}
 	layout := &Layout{Evidence: l.evidence(image)}
-	declared, debug := l.declared()
-	layout.Debug = debug
-	layout.Evidence = append(layout.Evidence, declared...)
 	slices.SortStableFunc(layout.Evidence, func(a, b Evidence) int { return a.row - b.row })
 	shown, err := layout.agree()
 	if err != nil {
