@@ -50,7 +50,7 @@ type FailedAllocation struct {
 	// Message is the runtime's, untrusted text.
 	Message string `rec:"Message"`
 	// In bytes, 0 if unknown: Asked is requested on each chip, spread over Banks banks, PerBank in each. BankBytes,
-	// Allocated, Free and Largest (the largest free block) are of one bank; unknown if BankBytes is 0. Of a program that
+	// Allocated, Free and Largest (the largest free block) are of one bank; unknown if BankBytes is 0. If a program
 	// is too large, Asked is what each of its cores needs in the kernel-config ring.
 	Asked     uint64 `rec:"Asked"`
 	Banks     uint64 `rec:"Banks"`

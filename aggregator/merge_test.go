@@ -48,7 +48,7 @@ func TestComparingWithAScan(t *testing.T) {
 		{"one of another size", Scan{Buffers: []LiveBuffer{liveBuffer(1, 300), liveBuffer(2, 100)}}, 400, 0, 1},
 		{"missing, but events supersede it", Scan{Buffers: []LiveBuffer{liveBuffer(1, 100), liveBuffer(2, 100), liveBuffer(3, 50)}, Touched: touched(3)}, 200, 0, 0},
 		{"stale, but events supersede it", Scan{Touched: touched(1, 2)}, 200, 0, 0},
-		{"all of it of an allocator that went meanwhile", Scan{Buffers: []LiveBuffer{liveBuffer(3, 50)}, Touched: touched(allocatorID)}, 200, 0, 0},
+		{"all buffers are of an allocator that ended during the scan", Scan{Buffers: []LiveBuffer{liveBuffer(3, 50)}, Touched: touched(allocatorID)}, 200, 0, 0},
 		{"nonsense", Scan{Buffers: []LiveBuffer{liveBuffer(1, 100), liveBuffer(2, 100), liveBuffer(3, 1<<60), {Buffer: 4, Memory: 77}}}, 200, 0, 0},
 	} {
 		a := run(twoBuffers(), scanned(c.scan))
@@ -99,7 +99,7 @@ func TestSuspect(t *testing.T) {
 	}
 }
 
-// Where something that lives could not be read, the accounts stay suspect.
+// The accounts stay suspect if something that lives could not be read.
 func TestAfterAPartialComparisonTheProcessStaysSuspect(t *testing.T) {
 	a := run(twoBuffers(), opened(1, 2, host(1)), Event{Kind: Lost, Count: 1})
 	a.processes[1].raise(exact.ReasonLate, 1)

@@ -46,7 +46,7 @@ type modelProcess struct {
 	allocators map[uint64]Capacity
 	peaks      map[Chip]map[Memory]modelPeak
 	counters   ProcessTally
-	// released are the buffers that an allocator freed all at once, owners who got a block last.
+	// released are the buffers that an allocator freed in one call, owners who got a block last.
 	released map[uint64]block
 	owners   map[block]uint64
 }

@@ -280,8 +280,8 @@ func TestReasonsAreBounded(t *testing.T) {
 	run(a, Event{Kind: ReasonRaised, PID: 1}, reason(ReasonRaised, 1, ""))
 }
 
-// The peaks of the chips that a buffer can have been on are lower bounds, where its
-// own chips were not known for a while: others may have been freed meanwhile.
+// If a buffer's chips were not known for a while, the peaks of the chips that it can have been on are lower bounds:
+// others may have been freed during that time.
 func TestPeaksLackBuffersOfUnknownChips(t *testing.T) {
 	for _, c := range []struct {
 		name     string

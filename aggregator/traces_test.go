@@ -124,7 +124,7 @@ func TestMissedAllocationUnderATrace(t *testing.T) {
 	}
 }
 
-// Of more traces than are kept, none is said to overwrite nothing.
+// If there are more traces than are kept, none is reported to overwrite nothing.
 func TestMoreTracesThanAreKept(t *testing.T) {
 	a := twoBuffers()
 	for number := range uint32(maxTraces) {
@@ -149,8 +149,8 @@ func TestHostMemory(t *testing.T) {
 	}
 }
 
-// Of a process that had traces before tracing began, what was seen to be allocated is
-// younger than these; of another one a trace that nobody saw being captured says nothing.
+// If a process had traces before tracing began, what was seen to be allocated is younger than these. In another process
+// a trace whose capture was not seen proves nothing.
 func TestReplayOfATraceFromBefore(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		a := New()

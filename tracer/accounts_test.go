@@ -44,7 +44,7 @@ func TestCapacitiesBeforeTheFirstBuffer(t *testing.T) {
 }
 
 // Everything that a process allocates and frees is in its accounts, exactly, in
-// whatever way its library was built; and all those builds at once.
+// whatever way its library was built; and all those builds at the same time.
 func TestAccountsMatchTheProcess(t *testing.T) {
 	t.Parallel()
 	builds := []struct {
@@ -122,7 +122,7 @@ func TestAccountsMatchTheProcess(t *testing.T) {
 	tr.noticed()
 }
 
-// Of three layouts that are in no table, two are proved by the code and traced
+// Two of three layouts that are in no table are proved by the code and traced
 // exactly. The third, of which one field shows nowhere, is refused: nothing is
 // traced, and that field is named.
 func TestLayoutsThatAreInNoTable(t *testing.T) {

@@ -33,7 +33,7 @@ func TestCodeWithoutProbes(t *testing.T) {
 	}
 }
 
-// Where a debugger writes over a probe what was there before, the process is marked with the next comparison.
+// A process is marked with the next comparison if a debugger writes over a probe what was there before.
 func TestProbeThatADebuggerTakesOut(t *testing.T) {
 	p := fixture.User(t, fixture.LayoutB)
 	tr := start(t, Options{PIDs: []uint32{p.PID}})

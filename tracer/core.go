@@ -34,8 +34,8 @@ type core struct {
 type (
 	// recorder: it takes records.
 	recorder interface{ records() []recordKind }
-	// timed: something of it is due at times. With now, because someone waits for all that has happened, it does at
-	// once what otherwise waits for its time.
+	// timed: something of it is due at times. With now, because someone waits for all that has happened, it does
+	// immediately what otherwise waits for its time.
 	timed interface{ due(now bool) }
 	// closer: it keeps something of devices, and is told when one has closed. began is when that began to close, 0 if
 	// unknown.

@@ -71,7 +71,7 @@ func (t *Tracer) Fills() []Fill {
 	return append(list, Fill{"libraries", t.attacher.libraries.builds(), uint64(t.attacher.libraries.room.all)})
 }
 
-// keys counts the keys of a map of PIDs. If keys are deleted meanwhile, the iteration can start over; so it stops at
+// keys counts the keys of a map of PIDs. If keys are deleted during that, the iteration can start over; so it stops at
 // the map's capacity.
 func keys(m *ebpf.Map) (n uint64, err error) {
 	var key uint32

@@ -291,8 +291,8 @@ func TestTraceOfAnUnknownDevice(t *testing.T) {
 	}
 }
 
-// Where records of traces are lost of a process that nothing is known of, it stays marked: nothing else tells what a
-// trace overwrites. A process that comes later is not.
+// A process that nothing is known of stays marked if records of its traces are lost: nothing else shows what a trace
+// overwrites. A process that comes later is not.
 func TestLostTracesOfAProcessThatIsNotKnownYet(t *testing.T) {
 	tr := start(t, Options{Follow: uint32(os.Getpid()), RingBytes: uint32(os.Getpagesize())})
 	p := fixture.User(t, fixture.LayoutB)
@@ -498,7 +498,7 @@ func lateChildThatAllocatedOnACopy(t *testing.T, ownNumbers bool) {
 	marked(late, "freed", "2 buffers (768 bytes on each chip)")
 }
 
-// Of a fork's fork too, copies are not its own when the one between has ended.
+// Copies are not a fork's own either if it is a fork's fork and the one between has ended.
 func TestForkOfAForkThatEnded(t *testing.T) {
 	t.Parallel()
 	p := fixture.User(t, fixture.LayoutB)

@@ -23,7 +23,7 @@ import (
 // are its own from then on; after a loss, because its first event may be among the lost ones; and when its parent is
 // found to have mapped the library before the probes were attached, because its events may be from before, too.
 
-// forkSearch collects the mappings whose forked processes are wanted, and searches for all of them at once.
+// forkSearch collects the mappings whose forked processes are wanted, and searches for all of them together.
 type forkSearch struct {
 	mu      sync.Mutex
 	of      []proc.Mapping
@@ -117,7 +117,7 @@ func (fo *forks) findForks(of ...proc.Mapping) {
 				}
 				return
 			}
-			// Hundreds of processes can end in a second: search for the forks of all of them at once.
+			// Hundreds of processes can end in a second: search for the forks of all of them together.
 			if next := time.Until(s.began.Add(forksEvery)); next > 0 {
 				select {
 				case <-time.After(next):

@@ -16,7 +16,7 @@ import (
 )
 
 // A process that holds a device is traced whatever its library is called, late and from when it maps
-// the device. Where the library has no symbols that is said, as long as the process lives.
+// the device. If the library has no symbols, a reason says so, as long as the process lives.
 func TestHoldersOfDevices(t *testing.T) {
 	fixture.LibraryOf(t, fixture.Hidden)
 	before, after := fixture.Holder(t, &fixture.Renamed), fixture.Holder(t, &fixture.Build{Name: "libmine.so"})
@@ -158,7 +158,7 @@ func TestHowAProcessEnded(t *testing.T) {
 	}
 }
 
-// Where the kernel ends the probes of a process with its main thread, that is said before the process is read again.
+// If the kernel ends the probes of a process with its main thread, a reason says so before the process is read again.
 func TestProbesThatEndWithTheMainThread(t *testing.T) {
 	p := fixture.User(t, fixture.LayoutB)
 	r, one, _ := beingRead(t, false)

@@ -42,8 +42,8 @@ func TestPageThatNeverComes(t *testing.T) {
 	tr.stop()
 }
 
-// A library in a file system that a stranger serves gets no probes, and its process is marked. Where it does
-// not answer, neither others' accounts wait for it nor that they are found.
+// A library in a file system that a stranger serves gets no probes, and its process is marked. If it does
+// not answer, neither the accounts of others nor the search for them waits for it.
 func TestLibraryThatAStrangerServes(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		t.Run(fmt.Sprintf("hangs %v", hangs), func(t *testing.T) {

@@ -94,7 +94,7 @@ func (l *ledger) implicit() {
 func (l *ledger) compare() aggregator.ProcessSnapshot {
 	l.t.Helper()
 	p := l.tr.process(l.p.PID)
-	// Where a host is slow, a process is not waited for: its chips are known when it was read apart.
+	// A slow host does not wait for a process: its chips are known once it was read in the background.
 	unplaced := func(u aggregator.Usage) bool { return u.Buffers.Some() }
 	for end := time.Now().Add(patience / 4); slices.ContainsFunc(p.Unplaced[:], unplaced) && time.Now().Before(end); p = l.tr.process(l.p.PID) {
 		time.Sleep(10 * time.Millisecond) // what is awaited happens in the tracer

@@ -198,5 +198,5 @@ func (up *uprobes) release(links []link.Link) {
 	}
 }
 
-// maxClosing bounds the links that are closed at once: each takes a thread.
+// maxClosing bounds the links that are closed at the same time: each takes a thread.
 const maxClosing = 64

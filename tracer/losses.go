@@ -19,7 +19,7 @@ type losses struct {
 	countedAt uint64
 	// lossCounted is when a loss was last found, in proc.Ticks.
 	lossCounted uint64
-	// lost counts lost events, without those that the accounts do not need. Of these, lostParts make up programs.
+	// lost counts lost events, without those that the accounts do not need. Among these, lostParts make up programs.
 	lost, lostParts uint64
 	// missed counts, by kind, the records that were lost or could not be sent.
 	missed [bpf.MemtraceTtKindTT_KINDS]uint64

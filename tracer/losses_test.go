@@ -108,7 +108,7 @@ func TestRoundsEndUnderAnyLoad(t *testing.T) {
 	}
 }
 
-// Where even the record of a process's end finds the ring full, its accounts end
+// If even the record of a process's end finds the ring full, its accounts end
 // all the same, and those of what it was before an exec.
 func TestLostEndsAreFound(t *testing.T) {
 	t.Parallel()
@@ -139,7 +139,7 @@ func TestLostEndsAreFound(t *testing.T) {
 	}
 }
 
-// Where the record of an exec is lost, and the new program is found before that is known, it has
+// If the record of an exec is lost, and the new program is found before that is known, it has
 // nothing of the old one.
 func TestLostExecOfWhatIsFoundAgain(t *testing.T) {
 	library := fixture.LibraryOf(t, fixture.LayoutB)

@@ -26,7 +26,7 @@ import (
 	"tt-memtrace/test/program"
 )
 
-// Twenty processes that start at once, and twenty one after the other, are each
+// Twenty processes that start at the same time, and twenty one after the other, are each
 // found in time, and gone when they end.
 func TestManyProcesses(t *testing.T) {
 	const n = 20
@@ -206,7 +206,7 @@ func TestCopiesOfALibrary(t *testing.T) {
 	tr.untraced()
 }
 
-// Where descriptors run out, processes are marked, with what to do, and are traced when there
+// If descriptors run out, processes are marked, with what to do, and are traced when there
 // are some again.
 func TestDescriptorsRunOut(t *testing.T) {
 	tr := start(t, Options{})

@@ -8,7 +8,7 @@ import (
 	"tt-memtrace/test/fixture"
 )
 
-// Where a library does not show which chips of a mesh a program is for, it is counted on all of
+// If a library does not show which chips of a mesh a program is for, it is counted on all of
 // them, and the process is marked.
 func TestProgramsOfChipsThatAreNotKnown(t *testing.T) {
 	t.Parallel()

@@ -19,7 +19,7 @@ import (
 // randomSeeds are those of the histories that all tests run, in less than a minute.
 var randomSeeds = []uint64{1, 2, 3, 4}
 
-// Where randomTimeEnv is set, such as to 5m, the random test runs for that long, and with
+// If randomTimeEnv is set, such as to 5m, the random test runs for that long, and with
 // randomSeedEnv it repeats what it did.
 const (
 	randomTimeEnv = "TT_MEMTRACE_RANDOM_TIME"

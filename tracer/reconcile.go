@@ -115,7 +115,7 @@ const (
 	programTries = 4
 	// earlyTries is how often it is read again because of events from before the reading began.
 	earlyTries = 4
-	// maxReadings is how many readings in a row may be repeated because events were lost meanwhile.
+	// maxReadings is how many readings in a row may be repeated because events were lost during them.
 	maxReadings = 20
 )
 
@@ -206,7 +206,7 @@ func (cs *comparisons) begin(rd *reading) {
 		}
 		if in.LacksProbe(of.cover.Probes) {
 			cs.attacher.mu.Lock()
-			rd.bare = of.probes != nil // false if the tracer removed them meanwhile
+			rd.bare = of.probes != nil // false if the tracer has removed them
 			cs.attacher.mu.Unlock()
 		}
 		rd.at = uint64(proc.Monotonic())
@@ -303,7 +303,7 @@ func (cs *comparisons) merge(rd *reading) {
 	p := rd.of
 	pid := p.mapping.PID
 	if now, _ := cs.processes.traced(pid); now != p || p.reconciliation.now != rd {
-		return // the process ended meanwhile
+		return // the process has ended
 	}
 	if cs.again(rd) {
 		return

@@ -135,7 +135,7 @@ func TestKernelsOfAProcess(t *testing.T) {
 				}
 				return aggregator.ProgramSnapshot{}, false
 			}
-			// Where a host is slow, a process is not waited for: its chips are known when it was read apart.
+			// A slow host does not wait for a process: its chips are known once it was read in the background.
 			tr.await("the program is on its chips", func() bool { s, _ := find(program); return len(s.Loaded) > 0 })
 			s, _ := find(program)
 			want := []aggregator.Kernel{

@@ -206,7 +206,7 @@ func (r *run) deadline(sleeping bool) time.Time {
 }
 
 // conclude does the work that follows from the records just read. With now, because someone waits for all that has
-// happened, it does at once what otherwise waits for its time.
+// happened, it does immediately what otherwise waits for its time.
 func (r *run) conclude(readings []*reading, ended []uint32, now bool) {
 	for _, a := range r.lives.later {
 		r.lives.add(a, uint64(proc.Monotonic()))

@@ -58,7 +58,7 @@ func TestStacksOfPythonAreNamedAgain(t *testing.T) {
 	k.Stack, k.until = other, time.Now().Add(time.Minute)
 	p.known[string(p.key)] = k
 	if p.name(calls) != other {
-		t.Error("named again at once")
+		t.Error("named again without a pause")
 	}
 	pass()
 	if s := p.name(calls); s == other || len(s.Frames) != 1 || s.Frames[0].Function != "" {

@@ -141,7 +141,7 @@ func New(o Options) (*Tracer, error) {
 		t.watch, err = watch.Mappings(len(o.Libraries) > 0, kernel, o.PIDs...)
 		return err
 	})
-	// Loading takes as long as reading a library, so do both at once.
+	// Loading takes as long as reading a library, so do both at the same time.
 	t.preload()
 	err = loading.Wait()
 	if outOfDescriptors(err) {

@@ -73,7 +73,7 @@ func TestProgramPlacedWhileItIsRead(t *testing.T) {
 	if r.count(aggregator.CBPlaced) != 0 {
 		t.Error("what was read of its placement replaces what events reported")
 	}
-	// Of one that was destroyed meanwhile nothing is taken in.
+	// Nothing is added of one that was destroyed during the scan.
 	r, p, rd = beingRead(t, true)
 	rd.result.Programs = []inspect.Program{{ID: program, Kernels: []inspect.Kernel{{ID: kernel}}}}
 	r.programs.programGone(record{origin: origin{pid: 7}, p: p}, &bpf.MemtraceTtGone{Object: bpf.MemtraceTtObject{Object: program}})
@@ -83,7 +83,7 @@ func TestProgramPlacedWhileItIsRead(t *testing.T) {
 	}
 }
 
-// Where the end of a program was lost and another one is at its address, what the old one had ends.
+// If the end of a program was lost and another one is at its address, what the old one had ends.
 func TestProgramAtTheAddressOfAnother(t *testing.T) {
 	const program, old, now = 0x100, 0x200, 0x300
 	r, _, rd := beingRead(t, false)
@@ -264,7 +264,7 @@ func TestLaunchesBeforeTheEndOfTheirProcess(t *testing.T) {
 	}
 }
 
-// Where the end of a workload is lost, with its last launches, and another one is at its address, how often is unknown,
+// If the end of a workload is lost, with its last launches, and another one is at its address, how often is unknown,
 // and it has its own name.
 func TestLostEndOfAWorkload(t *testing.T) {
 	t.Parallel()
@@ -538,7 +538,7 @@ func TestProgramsAreReadForTheirChips(t *testing.T) {
 	}
 }
 
-// Where there is no time for all programs, what was read is shown, marked, and the others are read at once.
+// If there is no time for all programs, what was read is shown, marked, and the others are read immediately.
 func TestProgramsThatThereIsNoTimeForAreReadNext(t *testing.T) {
 	const first, second, device = 0x100, 0x300, 0x1000
 	r, p, rd := beingRead(t, true)
@@ -591,7 +591,7 @@ func TestLostPartsOfProgramsStayLost(t *testing.T) {
 		test.of.Scan.ProgramsRead = true
 		rd.lost, rd.lostParts, rd.result, rd.err, rd.since = 1, 1, &test.of, test.err, 3
 		r.comparisons.merge(rd)
-		// Where they are equal, the next reading is of buffers alone.
+		// If they are equal, the next reading is of buffers alone.
 		if lost, parts := r.losses.missing(p); (p.reconciliation.lost == lost) != test.mend || (p.reconciliation.lostParts == parts) != test.mend {
 			t.Errorf("%s: %d and %d parts count as read", test.what, p.reconciliation.lost, p.reconciliation.lostParts)
 		}

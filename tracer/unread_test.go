@@ -50,7 +50,7 @@ func TestBufferOnAPageThatIsNotThere(t *testing.T) {
 	}
 }
 
-// Where the record of a buffer that could not be read is lost, nothing of programs is missing:
+// If the record of a buffer that could not be read is lost, nothing of programs is missing:
 // the buffer is found, and the process is exact again.
 func TestLostRecordOfAnUnreadBuffer(t *testing.T) {
 	p := fixture.User(t, fixture.LayoutB)

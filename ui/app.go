@@ -40,7 +40,7 @@ type app struct {
 	// rested is when the feed may be read again.
 	rested time.Time
 
-	// wake makes the pump draw what had to wait for its time; look makes it do at once what the user wants now.
+	// wake makes the pump draw what had to wait for its time; look makes it do what the user wants now.
 	wake, look chan struct{}
 	quit       context.CancelFunc
 	// failed is the text of a panic in the pump.
@@ -87,7 +87,7 @@ func (a *app) key(e *tcell.EventKey) *tcell.EventKey {
 	return nil
 }
 
-// again makes the pump do what the user wants, at once.
+// again makes the pump do immediately what the user wants.
 func (a *app) again() {
 	select {
 	case a.look <- struct{}{}:

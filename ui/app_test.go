@@ -491,8 +491,8 @@ func TestPanicRestoresTheTerminal(t *testing.T) {
 	if err := s.wantEnd(); err == nil || !strings.Contains(err.Error(), "the feed fails") {
 		t.Errorf("got %v", err)
 	}
-	first := start(t, 80, 24, 8, func(o *Options) { o.Notes = func() []string { panic("at once") } })
-	if err := first.wantEnd(); err == nil || !strings.Contains(err.Error(), "at once") {
+	first := start(t, 80, 24, 8, func(o *Options) { o.Notes = func() []string { panic("first") } })
+	if err := first.wantEnd(); err == nil || !strings.Contains(err.Error(), "first") {
 		t.Errorf("got %v", err)
 	}
 }

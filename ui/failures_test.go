@@ -86,7 +86,7 @@ func TestEachFailureHasItsReason(t *testing.T) {
 		t.Error("the first is not explained")
 	}
 	if n, explain := w.log.AllocationFailed(event()); n != first || explain {
-		t.Error("the same at once is another one")
+		t.Error("the same without a pause is another one")
 	}
 	w.pass(5 * time.Second)
 	second, _ := w.log.AllocationFailed(event())
@@ -110,7 +110,7 @@ func TestEachFailureHasItsReason(t *testing.T) {
 }
 
 // A failure with other numbers is another one, however soon it follows: memory that was too full is
-// then too fragmented, say. Of many at once only the first are explained.
+// then too fragmented, say. If many come together, only the first are explained.
 func TestAFailureWithOtherNumbersIsAnother(t *testing.T) {
 	w := newWorld(1)
 	w.view(settings{})
@@ -137,7 +137,7 @@ func TestAFailureWithOtherNumbersIsAnother(t *testing.T) {
 		}
 	}
 	if explained != maxExplained {
-		t.Error(explained, "of many at once are explained")
+		t.Error(explained, "of many that came together are explained")
 	}
 	w.pass(time.Second)
 	if _, explain := refused(full); !explain {

@@ -19,7 +19,7 @@ const (
 	gib = 1 << 30
 )
 
-// hostile is a command line that attacks the terminal in every way at once:
+// hostile is a command line that attacks the terminal in every way:
 // a sequence that clears the screen, tview's tags, a line break, text
 // direction, bytes that are no UTF-8, and wide characters.
 const hostile = "/opt/e\x1b[2Jvil [red]boo[-] [\"x\"]\n\t\u202eright\x9b31m\xff\xfe日本語 e\u0301"

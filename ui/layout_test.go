@@ -89,7 +89,7 @@ func TestRatesComeFromTwoSamplesAtLeast(t *testing.T) {
 	s.Processes[1].Info.Started = 99
 	m.add(at.Add(time.Second), s)
 	if _, known := m.rates().calls[processID{50231, 99}]; known {
-		t.Error("a PID that was used again got a rate at once")
+		t.Error("a PID that was used again got a rate immediately")
 	}
 	s.Counters.Events = 0
 	m.add(at.Add(2*time.Second), s)

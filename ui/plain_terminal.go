@@ -64,7 +64,7 @@ func printed(ctx context.Context, w io.Writer, width int, feed Feed, o Options) 
 			}
 			return nil
 		case <-ready:
-			ready = nil // it is printed at once
+			ready = nil // it is printed immediately
 		case <-tick.C:
 		}
 	}

@@ -95,8 +95,8 @@ type Options struct {
 	Done <-chan struct{}
 }
 
-// StackSwitch switches the call stacks of allocations on and off. It may be called from any goroutine, and returns at
-// once.
+// StackSwitch switches the call stacks of allocations on and off. It may be called from any goroutine, and returns
+// immediately.
 type StackSwitch interface {
 	SendStacks(on bool)
 	SendsStacks() bool

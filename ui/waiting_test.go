@@ -82,7 +82,7 @@ func TestAPlainTerminalWaitsForTheSource(t *testing.T) {
 	}
 }
 
-// What the host says of a process that begins to be traced is there at once, not only at the next regular look.
+// What the host says of a process that begins to be traced is there immediately, not only at the next regular look.
 func TestANewProcessHasItsUserAtOnce(t *testing.T) {
 	root := t.TempDir()
 	for name, text := range map[string]string{

@@ -74,8 +74,8 @@ type signalled struct{ os.Signal }
 
 func (s signalled) Error() string { return "signal: " + s.String() }
 
-// untilSignal returns a context that the first SIGINT, SIGTERM, SIGHUP or SIGQUIT ends. The second one ends tt-memtrace at once, even if
-// it still waits for a command.
+// untilSignal returns a context that the first SIGINT, SIGTERM, SIGHUP or SIGQUIT ends. The second one ends tt-memtrace
+// immediately, even if it still waits for a command.
 func untilSignal() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)

@@ -62,11 +62,11 @@ func TestReplayPace(t *testing.T) {
 		over time.Duration
 		now  time.Duration
 	}{
-		{"all at once", recorded{}, []time.Duration{0, s, 3600 * s}, "0s:1 0s:1 0s:1", 0, 3600 * s},
+		{"all immediately", recorded{}, []time.Duration{0, s, 3600 * s}, "0s:1 0s:1 0s:1", 0, 3600 * s},
 		{"as it was", recorded{speed: 1}, []time.Duration{0, s, 3 * s}, "0s:1 1s:1 3s:1", 3 * s, 3 * s},
 		{"twice as fast from 1 s up to 5 s", recorded{speed: 2, seek: s, until: 5 * s}, []time.Duration{0, s, 2 * s, 10 * s}, "0s:2 500ms:1", 2 * s, 2 * s},
-		{"up to 2 s at once", recorded{until: 2 * s}, []time.Duration{0, 2 * s, 3 * s}, "0s:2", 0, 2 * s},
-		{"older ones at once", recorded{speed: 1}, []time.Duration{-s, -s, s}, "0s:2 1s:1", s, s},
+		{"up to 2 s immediately", recorded{until: 2 * s}, []time.Duration{0, 2 * s, 3 * s}, "0s:2", 0, 2 * s},
+		{"older ones immediately", recorded{speed: 1}, []time.Duration{-s, -s, s}, "0s:2 1s:1", s, s},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -37,7 +37,7 @@ type hostView struct {
 	count   int
 }
 
-// viewFor is how long a view is used: many clients may query the server at once.
+// viewFor is how long a view is used: many clients may query the server at the same time.
 const viewFor = 20 * time.Millisecond
 
 // event updates which processes are traced.

@@ -55,7 +55,7 @@ var (
 	machineName = compiled(`^machine-([A-Za-z0-9._-]{1,64})\.scope$`)
 )
 
-// compiled is a pattern that is compiled when it is used: the program also starts to read memory only, several times at once.
+// compiled is a pattern that is compiled when it is used: the program also starts to read memory only, as several processes.
 func compiled(pattern string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
 }
@@ -112,7 +112,7 @@ func inPath(path string) Container {
 func named(path string) Container {
 	var c Container
 	var before string
-	// Where the runtime's cgroup driver is not the kubelet's, a unit's three parts
+	// If the runtime's cgroup driver is not the kubelet's, a unit's three parts
 	// are one name: SLICE:PREFIX:ID.
 	for _, name := range strings.FieldsFunc(path, func(r rune) bool { return r == '/' || r == ':' }) {
 		if m := podUID().FindStringSubmatch(name); m != nil {

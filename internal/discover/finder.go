@@ -103,7 +103,7 @@ func (f *Finder) IsRuntime(id proc.FileID) bool {
 }
 
 // Mappings lists the files that may be the runtime and from which a process runs code, each with its first mapping with
-// code. Of a process that holds a device and maps no such file, it returns ErrNoRuntime or ErrHidden.
+// code. If a process holds a device and maps no such file, it returns ErrNoRuntime or ErrHidden.
 func (f *Finder) Mappings(pid uint32) ([]proc.Mapping, error) {
 	k, err := f.known(pid)
 	if err == nil && !k.any {
@@ -306,7 +306,7 @@ func (f *Finder) movedIn(pid uint32) (moved error) {
 }
 
 // contentOf returns what a file contains. It searches a version of a file once, until over returns true. The Finder is not
-// locked meanwhile.
+// locked during the search.
 func (f *Finder) contentOf(mem *memory.Process, m proc.Mapping, over func() bool) content {
 	file, err := OpenFile(mem, m)
 	if err != nil {

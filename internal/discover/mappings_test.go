@@ -102,7 +102,7 @@ func TestMappingsSayWhatIsHiddenByAName(t *testing.T) {
 	}
 }
 
-// Of a process whose main thread has ended, the kernel shows nothing under its PID: that is said, not that it does not use the runtime.
+// If a process's main thread has ended, the kernel shows nothing under its PID: the error says so, and not that it does not use the runtime.
 func TestMappingsOfAProcessWithoutItsMainThread(t *testing.T) {
 	p := fixture.User(t, fixture.LayoutB)
 	fixture.Do(t, p, "leave")

@@ -27,12 +27,12 @@ type rescan struct {
 	// planned is the number of slots when the pieces were last sorted, and added how many came since.
 	planned, added int
 	scans          int
-	// whole: no buffer may be missing, because events tell what comes and goes meanwhile.
+	// whole: no buffer may be missing, because events report what comes and goes during the scan.
 	whole bool
 	// followed: the last reading followed the set to its end and knows what it met. unchanged: moreover, the set was
 	// the same as before.
 	followed, unchanged bool
-	// oneMoment: the last reading shows the state at one moment. rested: moreover, the process did not run meanwhile.
+	// oneMoment: the last reading shows the state at one moment. rested: moreover, the process did not run during it.
 	// empty: the set's head alone shows that it is empty, as for the chips of a mesh.
 	oneMoment, rested, empty bool
 	// sizes are the buffers' sizes in each bank.
@@ -78,7 +78,7 @@ var errMixed = errors.New("it changed between two scans")
 // manyBuffers take longer to read again than the states of a process's threads.
 const manyBuffers = 1000
 
-// strictTime is how much CPU time to spend on re-reading a set until it did not change meanwhile.
+// strictTime is how much CPU time to spend on re-reading a set until it does not change during a reading.
 const strictTime = 10 * time.Millisecond
 
 // A node that is removed and inserted elsewhere while the set is read leads past other nodes that were there all the
@@ -155,7 +155,7 @@ func (r *rescan) buffers(set *bufferSet, over func() bool) (live []aggregator.Li
 }
 
 // settle follows the set, whose pieces were just read, and verifies what was read: as many nodes may have gone as
-// came, and a buffer may have been read while it was written. If the process did not run meanwhile, all is right.
+// came, and a buffer may have been read while it was written. If the process did not run during that, all is right.
 // Otherwise what reads the same twice as a whole is the state of one moment, and each single thing that reads the
 // same twice was so at some moment.
 func (r *rescan) settle(set *bufferSet, first, count uint64, strict bool, over func() bool, activity activity) ([]aggregator.LiveBuffer, error) {
@@ -260,7 +260,7 @@ func (r *rescan) agreed(set *bufferSet, readings []reading) []reading {
 }
 
 // confirm reads again the buffers that are not as last returned, or whose node was not in the set when the buffer was
-// read. It leaves out those that changed meanwhile: they are gone, and their memory may be partly overwritten.
+// read. It leaves out those that changed since: they are gone, and their memory may be partly overwritten.
 func (r *rescan) confirm(set *bufferSet, readings []reading) error {
 	var doubtful []int
 	var nodes, windows []uint64

@@ -241,7 +241,7 @@ func TestBufferReadWhileItIsWritten(t *testing.T) {
 	}
 }
 
-// What cannot be followed once is not forgotten: the next reading has all at once that was met.
+// What was met is kept if the set cannot be followed: the next reading starts with all of it.
 func TestWhatWasMetIsKept(t *testing.T) {
 	read := func(c *chain) ([]aggregator.LiveBuffer, error) {
 		return c.r.buffers(c.bufferSet, func() bool { return false })
@@ -281,7 +281,7 @@ func TestWhatWasMetIsKept(t *testing.T) {
 	})
 }
 
-// Of a set that cannot be read as of one moment, a few new buffers may be missing where it is only sampled. Where events
+// A few new buffers of a set that cannot be read as of one moment may be missing if it is only sampled. If events
 // have what comes and goes, none may be.
 func TestNewBufferThatIsNotFound(t *testing.T) {
 	for _, whole := range []bool{false, true} {
@@ -323,7 +323,7 @@ func TestPassedByInAReadingThatIsMadeAgain(t *testing.T) {
 		c.read()
 		return c.r.settle(c.bufferSet, c.address(1), chainNodes, strict, func() bool { return !strict }, activity{})
 	}
-	binary.LittleEndian.PutUint64(c.b[metal.SetCount:], chainNodes+1) // one came meanwhile
+	binary.LittleEndian.PutUint64(c.b[metal.SetCount:], chainNodes+1) // one came during the reading
 	if live, err := settle(true); !errors.Is(err, errMixed) {
 		t.Fatal(len(live), err)
 	}
@@ -422,7 +422,7 @@ func TestBuffersOfAProcessThatEnded(t *testing.T) {
 	}
 }
 
-// Nodes that are read at once are those of the set, whatever its buckets hold.
+// Nodes that are read in one request are those of the set, whatever its buckets hold.
 func TestNodesAhead(t *testing.T) {
 	c := newChain(t)
 	const buckets = 3000 // where they are

@@ -81,7 +81,7 @@ func (in *Inspector) blocksOf(list uint64) (*blockList, error) {
 	return nil, err
 }
 
-// readBlocks reads a list's arrays. It fails with errMoved if the list changed meanwhile.
+// readBlocks reads a list's arrays. It fails with errMoved if the list changed during that.
 func (in *Inspector) readBlocks(arrays *metal.BlockArrays, list uint64) (*blockList, error) {
 	header := make([]byte, arrays.Header())
 	if err := in.mem.ReadAt(header, list); err != nil {

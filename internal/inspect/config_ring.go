@@ -167,8 +167,8 @@ func (e *evaluation) ringOf(queue, vptr, subDevice uint64) (uint64, error) {
 	return 0, fmt.Errorf("its command queues have no virtual function that gives their kernel-config rings: %w", metal.ErrUnsupported)
 }
 
-// configRing reads a ring; one that was not made yet has no capacity. The process may place launches meanwhile, so
-// what changes is read until two readings in a row are equal.
+// configRing reads a ring; one that was not made yet has no capacity. The process may place launches during a reading,
+// so what changes is read until two readings in a row are equal.
 func (in *Inspector) configRing(l *metal.ConfigRing, at uint64) (ring aggregator.ConfigRing, err error) {
 	fail := func(err error) (aggregator.ConfigRing, error) {
 		return ring, fmt.Errorf("reading the kernel-config ring at %#x: %w", at, err)

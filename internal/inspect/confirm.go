@@ -44,8 +44,8 @@ type confirmation struct {
 }
 
 // confirmedBuffers reads the buffers of an allocator, with their sizes in each bank, and confirms them by its blocks. A
-// buffer without a block is left out, because it holds nothing: the runtime can free all blocks of a device at once,
-// and then leaves their buffers in the set. Buffers with an address on each of their cores have blocks in other lists,
+// buffer without a block is left out, because it holds nothing: the runtime can free all blocks of a device in a call, and
+// then leaves their buffers in the set. Buffers with an address on each of their cores have blocks in other lists,
 // which are not read.
 func (in *Inspector) confirmedBuffers(layout *metal.Layout, allocator, set uint64, known func(*aggregator.LiveBuffer) bool) (live []aggregator.LiveBuffer, c confirmation, err error) {
 	var lasting []dispute

@@ -212,7 +212,7 @@ func (in *Inspector) disown(layout *metal.Layout, fork *Fork, b *ProcessScan, al
 }
 
 // leftover returns the buffers that the process has in copied allocators and the owner of the original has not. A
-// buffer that the owner frees meanwhile is among them.
+// buffer that the owner frees during the scan is among them.
 func (in *Inspector) leftover(layout *metal.Layout, from uint32, allocators []uint64) *Leftover {
 	l := &Leftover{}
 	set, err := in.lib.AllocatorSet()

@@ -181,7 +181,7 @@ func alike(pages *memory.Pages, one, other, bytes uint64) bool {
 
 // ChipTries is how often a program with unknown chips is read for them, while its process does nothing or events
 // report all that it does. Its workload can be half made, even while the process waits (for a compiler, for example),
-// or the process may not answer at once.
+// or the process may not answer immediately.
 const ChipTries = 4
 
 // narrow returns those of the devices on which a program was placed (all chips of a mesh, or the mesh) that it is

@@ -12,7 +12,7 @@ import (
 
 // The runtime's own account in shared memory is a second witness of what a process holds. Its sums differ from the
 // allocators' for known reasons: if another thread than the one that opened the device allocates, the account misses it;
-// if such a thread frees, if a submesh closes with buffers, or if all buffers of a device are freed at once, it keeps
+// if such a thread frees, if a submesh closes with buffers, or if all buffers of a device are freed in a call, it keeps
 // what is gone. So only one difference proves an error: the account has something on a chip where no allocator has a
 // buffer.
 

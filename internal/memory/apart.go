@@ -62,7 +62,7 @@ func (p *Process) findApart(block uint64, vptrs []uint64) (found Objects, pointe
 // was up; err is a failure of the reader.
 func (r *reader) search(pid uint32, block uint64, vptrs []uint64) (found Objects, pointers []uint64, refused, err error) {
 	if len(vptrs) > maxVptrs {
-		return nil, nil, fmt.Errorf("searching for objects of %d classes at once", len(vptrs)), nil
+		return nil, nil, fmt.Errorf("searching for objects of %d classes in one search", len(vptrs)), nil
 	}
 	r.request = binary.NativeEndian.AppendUint32(r.request[:0], pid)
 	r.request = binary.NativeEndian.AppendUint32(r.request, forSearch)

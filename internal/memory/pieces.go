@@ -14,7 +14,7 @@ type Piece struct {
 	Size    int
 }
 
-// Pieces are small ranges that are read again and again, all at once: one request for many of them costs less than
+// Pieces are small ranges that are read again and again, all together: one request for many of them costs less than
 // reading their pages, or than a request each.
 type Pieces struct {
 	mem   *Process

@@ -105,10 +105,10 @@ type pointer struct{ at, object uint64 }
 const sharedBlock = 16
 
 const (
-	// windowBytes is the most to read at once; jumpBytes is read if the last read was elsewhere.
+	// windowBytes is the most to read in one call; jumpBytes is read if the last read was elsewhere.
 	windowBytes = 256 << 10
 	jumpBytes   = 1 << 10
-	// nearPages: up to this distance from the last place, more pages are listed at once.
+	// nearPages: up to this distance from the last place, more pages are listed in one call.
 	nearPages = 256
 	// maxSearchers search in parallel at most.
 	maxSearchers = 4

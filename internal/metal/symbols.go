@@ -4,7 +4,7 @@ import "slices"
 
 // All mangled names of the runtime that tracing rests on are in this file: those of
 // functions that are probed, evaluated or followed, and of the classes of objects.
-// Where releases differ, the newest name is the first. One that ends in * is a prefix.
+// If releases differ, the newest name is the first. One that ends in * is a prefix.
 
 // Parts of mangled names.
 const (
@@ -150,7 +150,7 @@ var enqueueMeshWorkload = []string{"_ZN2tt8tt_metal11distributed19EnqueueMeshWor
 
 // launchProgram: program launched.
 var launchProgram = []string{
-	// Where there are both, the second calls the first.
+	// If there are both, the second calls the first.
 	"_ZN2tt8tt_metal13slow_dispatch18LaunchProgramAsyncERNS0_7IDeviceERNS0_7ProgramEb",
 	"_ZN2tt8tt_metal6detail13LaunchProgramEPNS0_7IDeviceERNS0_7ProgramEbb",
 }

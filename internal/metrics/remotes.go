@@ -9,8 +9,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limits for each remote address, so that one cannot use up those for all together. Of its
-// connections some wait for their turn, those beyond are closed immediately. Users of one host
+// Limits for each remote address, so that one cannot use up those for all together. Some of
+// its connections wait for their turn, those beyond are closed immediately. Users of one host
 // are one remote.
 const (
 	remoteAtOnce    = 8

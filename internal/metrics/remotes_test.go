@@ -15,7 +15,7 @@ func dialFrom(local string) func(context.Context, string, string) (net.Conn, err
 }
 
 // Two hundred connections of one remote that never finish a request, in front of
-// everybody else's, leave room for another remote, at once.
+// everybody else's, leave room for another remote immediately.
 func TestOneRemoteLeavesRoomForOthers(t *testing.T) {
 	s := serve(t, everything(), "")
 	address := s.Addr().String()

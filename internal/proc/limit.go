@@ -17,7 +17,7 @@ type Limit struct {
 const limitWaits = 10
 
 // NewLimit starts a limit. others, which can be nil, returns the CPU time of processes that work for this one. This
-// process's own CPU time counts in full, whatever else it does meanwhile.
+// process's own CPU time counts in full, whatever else it does.
 func NewLimit(limit time.Duration, others func() time.Duration) *Limit {
 	self := uint32(os.Getpid())
 	used := func() time.Duration {

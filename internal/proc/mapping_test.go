@@ -74,8 +74,8 @@ func TestManyMappings(t *testing.T) {
 	}
 }
 
-// Of a command line of megabytes the beginning is shown, and of an environment of megabytes only
-// the variable that is asked for is kept.
+// A command line of megabytes is cut to its beginning, and only the wanted variable of an environment of megabytes is
+// kept.
 func TestLongCommandLine(t *testing.T) {
 	long := strings.Repeat("x", 100<<10)
 	args := []string{"-c", "echo runs; read line"}

@@ -46,7 +46,7 @@ func (c *encoder) cut() block {
 	return b
 }
 
-// blockWriter compresses blocks and writes each at once.
+// blockWriter compresses blocks and writes each in one call.
 type blockWriter struct {
 	zstd *zstd.Encoder
 	out  []byte

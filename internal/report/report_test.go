@@ -672,7 +672,7 @@ func TestAStateKeepsLiveBuffers(t *testing.T) {
 	if m := r.Memories[0]; m.Peak != 800 || m.End != 600 || len(r.Left) != 1 || r.Left[0].Bytes != 1200 {
 		t.Errorf("%+v, left %+v", m, r.Left)
 	}
-	// Where files are missing before it, what was there is gone without a word.
+	// If files are missing before it, what was there is gone without an event.
 	cb := aggregator.Event{Kind: aggregator.CBPlaced, PID: 1, Time: 2 * second, Program: 5, Device: 7, CB: &aggregator.CircularBuffer{Size: 64, Ranges: []aggregator.CoreRange{{}}}}
 	r = told(t, append(append(opened(), alloc(2, 1, 100, 100, nil), cb), aggregator.New().State()...)...)
 	if m, p := r.Memories[0], r.Programs[0]; m.Peak != 200 || m.End != 0 || len(m.Holders) != 1 || p.Peak != 64 || len(p.Holders) != 1 {

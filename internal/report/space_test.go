@@ -95,8 +95,8 @@ func TestChipsOfMeshesAreReportedAsChips(t *testing.T) {
 	}
 }
 
-// Of buffers that were found, not seen when they were allocated, it is unknown where their bank begins. So its largest
-// free block is known where it lies between them, or where all are freed.
+// The beginning of a bank is unknown if its buffers were found, not seen when they were allocated. So its largest free
+// block is known if it lies between them, or if all are freed.
 func TestLargestFreeBlockOfFoundBuffers(t *testing.T) {
 	const k = 1 << 10
 	for _, c := range []struct {

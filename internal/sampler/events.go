@@ -33,7 +33,7 @@ func (r *run) markUnread(p *process, why string) {
 }
 
 // maxFailed is how many looks in a row must fail before the process is marked. One look can fail because the process changes
-// its objects meanwhile.
+// its objects during it.
 const maxFailed = 3
 
 // events returns what changed between this look and those before, as events in the order in which they apply.

@@ -64,7 +64,7 @@ type Source struct {
 	using    map[uint32]bool // PIDs that use the runtime, or may
 	syncs    []chan struct{} // calls of Sync that the next round completes
 
-	wake  chan struct{} // holds an element to request a round at once
+	wake  chan struct{} // holds an element to request a round immediately
 	ended chan struct{} // closed when Run returns
 }
 
@@ -130,10 +130,10 @@ func (s *Source) Sync(ctx context.Context) error {
 	}
 }
 
-// Reconcile requests a round at once.
+// Reconcile requests a round immediately.
 func (s *Source) Reconcile(uint32) { s.hurry() }
 
-// hurry starts the next round at once.
+// hurry starts the next round immediately.
 func (s *Source) hurry() {
 	select {
 	case s.wake <- struct{}{}:
@@ -254,7 +254,7 @@ func (r *run) markAtEnd() {
 	}
 }
 
-// pause waits until the interval has passed since the round began, a round is requested, or the context ends. Meanwhile it
+// pause waits until the interval has passed since the round began, a round is requested, or the context ends. Until then it
 // takes results that the round did not wait for.
 func (r *run) pause(ctx context.Context, began time.Time) {
 	next := time.NewTimer(time.Until(began.Add(r.Interval())))

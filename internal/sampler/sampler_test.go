@@ -304,8 +304,8 @@ func TestRingOnAPageThatIsNotThere(t *testing.T) {
 	check("its page is there again", aggregator.ConfigRing{Used: 70, Places: 2}, false)
 }
 
-// A process that holds a device is sampled whatever its library is called. Where that has no symbols
-// it is said, as long as the process lives.
+// A process that holds a device is sampled whatever its library is called. If it has no symbols, a
+// reason says so, as long as the process lives.
 func TestHoldersOfDevices(t *testing.T) {
 	renamed, hidden := fixture.Holder(t, &fixture.Renamed), fixture.Holder(t, &fixture.Hidden)
 	for _, p := range []*fixture.Process{renamed, hidden} {
@@ -476,7 +476,7 @@ func TestSearchesThatTakeLong(t *testing.T) {
 	b := newBudget(now)
 	b.spendFirst(now, cost)
 	if b.permits(0, true, 0) {
-		t.Error("it is searched again at once, without a pause")
+		t.Error("it is searched again without a pause")
 	}
 	now = now.Add(time.Second)
 	b.spend(now, 0, true)
@@ -796,8 +796,8 @@ func TestAnotherProgramInTheProcess(t *testing.T) {
 	}
 }
 
-// Of a process that has loaded the runtime twice, the copy is read that has devices open, and that the other is not is said:
-// also where that is loaded later.
+// If a process has loaded the runtime twice, the copy that has devices open is read, and a reason says that the other is
+// not: also if that is loaded later.
 func TestTwoCopiesOfTheRuntime(t *testing.T) {
 	const first, second = "", "beside "
 	for _, used := range []string{first, second} {

@@ -51,7 +51,7 @@ type Source interface {
 
 // Reconciler is a Source that can read the state of a process from the process itself.
 type Reconciler interface {
-	// Reconcile asks the source to read the process again soon, because its accounts cannot be right. It returns at once;
+	// Reconcile asks the source to read the process again soon, because its accounts cannot be right. It returns immediately;
 	// the result arrives as an event (aggregator.Scanned). The source ignores PIDs that it does not trace.
 	Reconcile(pid uint32)
 }

@@ -154,7 +154,7 @@ func TestManySources(t *testing.T) {
 		s.AddSink(Sink{
 			Events: func([]aggregator.Event) {
 				if inside++; inside != 1 {
-					t.Error("two batches at once")
+					t.Error("two batches at the same time")
 				}
 			},
 			Change: func(aggregator.Change) { changes++ },

@@ -332,7 +332,7 @@ func (s *Source) changes(now uint64, seen map[uint32]*process, stale map[uint64]
 		if p == nil {
 			info, err := s.o.Describe(pid)
 			if err != nil || info.Started != n.started {
-				continue // exited meanwhile
+				continue // it has exited
 			}
 			info.Source = aggregator.FromSharedMemory
 			emit(aggregator.Event{Kind: aggregator.ProcessStart, PID: pid, Process: &info})

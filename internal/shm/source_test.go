@@ -267,7 +267,7 @@ func TestEntriesOfNobody(t *testing.T) {
 			t.Errorf("look %d: read %d times, %d are missing, %d known", i, reads, len(o.now.missing), len(o.now.known))
 		}
 	}
-	// Of one that lived, too.
+	// One that lived is treated alike.
 	path := h.write(9, written(9, 9))
 	c := user(t, path, nil)
 	h.write(9, written(9, 9, using(uint32(c.Process.Pid), "p", 1, 0)))

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Where a compiler says which line code is of, whichever way its information is packed.
+// Lines are found in whichever way a compiler packs them.
 func TestLinesOfAFile(t *testing.T) {
 	dir := t.TempDir()
 	source := filepath.Join(dir, "lines.c")

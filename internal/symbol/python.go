@@ -185,7 +185,7 @@ type Text struct {
 	Kind  uint32
 }
 
-// Learn takes the names of a code object from a copy, which is valid until Learn returns. Where something is missing there, it reads
+// Learn takes the names of a code object from a copy, which is valid until Learn returns. If something is missing there, it reads
 // the process. It returns true if it knew other names for the same Address and Identity.
 func (p *Process) Learn(from Code) (changed bool) {
 	c := &code{identity: from.Identity, file: decodeText(from.File), name: decodeText(from.Name), first: from.FirstLine}
@@ -255,7 +255,7 @@ func (p *Process) word(address uint64) uint64 {
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-// readCode reads the code object at an address. It is ok if it has a name, and was not freed meanwhile.
+// readCode reads the code object at an address. It is ok if it has a name, and was not freed during that.
 func (p *Process) readCode(at uint64) *code {
 	py := p.python
 	c := &code{until: py.namesLast()}

@@ -207,7 +207,7 @@ func TestPerfMapsAreBounded(t *testing.T) {
 	write("1000 10 first\n")
 	l.perfs[pid].at = time.Now().Add(time.Hour)
 	if name, _ := l.perfName(pid, 0x1000); name != "" {
-		t.Error("it is read again at once")
+		t.Error("it is read again without a pause")
 	}
 	l.perfs[pid].at = time.Now().Add(-perfEvery)
 	if name, later := l.perfName(pid, 0x1008); name != "first" || later {

@@ -43,7 +43,7 @@ type mapped struct {
 	path string
 }
 
-// perfBufferPages hold some thousand records: a build starts many programs at once.
+// perfBufferPages hold some thousand records: a build starts many programs at the same time.
 const perfBufferPages = 64
 
 // watchByPerf starts the watch on all CPUs that are online.

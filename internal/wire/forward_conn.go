@@ -26,7 +26,7 @@ const (
 	settleEvery = 50 * time.Millisecond
 	// refresh is how often the server is asked for what others hold.
 	refresh = time.Second
-	// chunkBytes are written at once. The kernel queues so few bytes either whole or not at all, so a server
+	// chunkBytes are written in one call. The kernel queues so few bytes either whole or not at all, so a server
 	// never reads part of a record.
 	chunkBytes = 4 << 10
 )
@@ -49,7 +49,7 @@ func askSize(ctx context.Context, path string) (Size, error) {
 	}
 	b := make([]byte, 2*Newest)
 	n, err := c.Read(b)
-	// An answer comes at once, but that is not guaranteed.
+	// An answer comes whole, but that is not guaranteed.
 	for err == nil && n < int(Newest) {
 		c.SetReadDeadline(time.Now().Add(sizeWait))
 		var more int

@@ -734,8 +734,8 @@ func TestProcessesEnd(t *testing.T) {
 	}
 }
 
-// Of one batch, what was freed before its process ended is not of its end, nor is what another process frees after that, and who gets the PID
-// has another number.
+// In one batch, what was freed before its process ended does not count to its end, nor does what another process frees
+// after that, and who gets the PID has another number.
 func TestAnExitWithinABatch(t *testing.T) {
 	w := newWorld(t, filepath.Join(t.TempDir(), "none"), 25)
 	w.start()
@@ -872,7 +872,7 @@ func TestUnsendableObjects(t *testing.T) {
 			t.Errorf("no %q in %v", part, w.notices.list)
 		}
 	}
-	// The third one's chips become known, and the fourth one's at once.
+	// The third one's chips become known, and the fourth one's immediately.
 	w.apply(aggregator.Event{Kind: aggregator.DeviceOpen, PID: pid, Device: 3, Opened: &aggregator.Opened{Chips: []aggregator.Chip{{Number: 5}}}},
 		aggregator.Event{Kind: aggregator.Alloc, PID: pid, Device: 3, Buffer: 4, Size: 20})
 	if got := w.want(128)[5].DRAM; got != 30 {

@@ -170,7 +170,7 @@ func (j *journal) begin(server string, all func(yield func(*Record) bool)) error
 	return nil
 }
 
-// write appends entries at once.
+// write appends entries in one call.
 func (j *journal) write(b []byte) error {
 	if j.file == nil || len(b) == 0 {
 		return nil

@@ -106,7 +106,7 @@ const (
 	replyTimeout = 5 * time.Second
 	// badTypes in a row close a connection.
 	badTypes = 10
-	// readBytes are read at once.
+	// readBytes are read in one call.
 	readBytes = 8 << 10
 	// userConnections is how many connections one user may have, if the server's files
 	// allow as many to four users. Root and the server's own user have no such limit.
@@ -115,7 +115,7 @@ const (
 
 // Server is a drop-in allocation server, and a source of events.
 //
-// It speaks all sizes of records at once; no client can disturb another one.
+// It speaks all sizes of records at the same time; no client can disturb another one.
 type Server struct {
 	o        ServerOptions
 	listener *net.UnixListener

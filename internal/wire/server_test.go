@@ -510,7 +510,7 @@ func recordsPerClient(t *testing.T) int {
 	return 4000
 }
 
-// Fifty clients of mixed sizes at once, in pieces of every length: the totals are
+// Fifty clients of mixed sizes at the same time, in pieces of every length: the totals are
 // exact, and so are those in the accounts that are shown.
 func TestMixedClients(t *testing.T) {
 	const clients = 50

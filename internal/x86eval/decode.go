@@ -67,8 +67,8 @@ type inst struct {
 	imm      int64 // sign-extended
 }
 
-// reader takes bytes off an instruction. Running out is remembered, not reported
-// at once.
+// reader takes bytes off an instruction. Running out is remembered, and
+// reported later.
 type reader struct {
 	b     []byte
 	n     int

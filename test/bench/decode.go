@@ -7,7 +7,7 @@ import (
 	"tt-memtrace/test/rig"
 )
 
-// decodeTokens are timed at once.
+// decodeTokens are timed together.
 const decodeTokens = 2000
 
 // decode compares the tokens a second of a decode loop of the real runtime that waits for the host alone. The

@@ -386,7 +386,7 @@ Where the time goes:
 	}
 	if a := r.attach; len(a.attach) > 0 {
 		p(`- Loading: the verifier goes through the programs, while the library's symbols are read and its functions evaluated. Attaching:
-  the points of a library are attached at once, the process's memory is searched for devices, allocators and programs, and
+  the points of a library are attached together, the process's memory is searched for devices, allocators and programs, and
   what they hold is read.
 - Of the resident memory %.0f MB are pages of files: the program itself, and the ring's %d MiB, which are mapped twice one behind
   the other and so counted twice. Its readers are up to three processes that read others' memory and files for it; one that is not used for

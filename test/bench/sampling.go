@@ -112,7 +112,7 @@ func (r *results) besides(ctx context.Context, installed *rig.Runtime, count int
 
 const oftenInterval = time.Second / 20
 
-// searches are more than a sampler may make at once.
+// searches are more than a sampler may make at the same time.
 const searches = 10
 
 // sampledEvery samples the target at an interval, after the searches of its memory that a sampler makes one after the

@@ -23,7 +23,7 @@ def main():
     allocate_tensor = ttnn.allocate_tensor_on_device
 
     def allocate():
-        # The tensor is freed at once.
+        # The tensor is freed immediately.
         allocate_tensor(shape, ttnn.bfloat16, ttnn.TILE_LAYOUT, mesh.device, config)
 
     def launch():

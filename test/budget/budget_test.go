@@ -1,6 +1,6 @@
-// Package budget measures how large types, files and packages are, and which words texts have, and holds them to a
-// budget. What exceeds it is listed in over.txt and words.txt, and the lists only shrink: linters count lines and
-// branches of functions, and so push length into types and packages.
+// Package budget measures how large types, files and packages are, and holds them to a budget. What exceeds it is in
+// over.txt, and that only shrinks: linters count lines and branches of functions, and so push length into types and
+// packages. It also looks for words that texts must not have.
 package budget
 
 import (
@@ -20,7 +20,7 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-var update = flag.Bool("update", false, "write over.txt and words.txt, if nothing in them grows")
+var update = flag.Bool("update", false, "write over.txt, if nothing in it grows")
 
 // A measure that exceeds its budget is listed.
 var budget = map[string]int{
@@ -63,12 +63,13 @@ func TestBudget(t *testing.T) {
 			note("files of a type", folder+"."+name, files[name])
 		}
 	}
-	compare(t, over, "over.txt")
+	compare(t, over)
 }
 
-// compare holds what is over the budget to the list in a file.
-func compare(t *testing.T, over map[string]int, file string) {
+// compare holds what is over the budget to the list of what exceeds it.
+func compare(t *testing.T, over map[string]int) {
 	t.Helper()
+	const file = "over.txt"
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

@@ -224,8 +224,8 @@ func TestDoctorOfAProcessThatCannotBeTraced(t *testing.T) {
 	}
 }
 
-// Commands that sample name and mark a process whose memory does not answer, and what others allocate meanwhile is shown. That the
-// numbers lack the process is in their exit codes and last words.
+// Commands that sample name and mark a process whose memory does not answer, and show what others allocate. Their exit
+// codes and last words say that the numbers lack the process.
 func TestHungTargetIsSampled(t *testing.T) {
 	mayTrace(t)
 	dir := t.TempDir()

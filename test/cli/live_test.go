@@ -28,7 +28,7 @@ func TestStatusOfACommand(t *testing.T) {
 	}
 }
 
-// Of a process that starts as a shell, at every rest point the log's lines add up to the runtime's own list of
+// For a process that starts as a shell, the log's lines add up at every rest point to the runtime's own list of
 // buffers, and over the run to the numbers of a status beside it.
 func TestLogAddsUp(t *testing.T) {
 	for _, cluster := range []string{"n150", "t3k"} {

@@ -17,8 +17,8 @@ import (
 )
 
 // ordinary is the command line of an ordinary user who starts argv: user 65534, in no other group and without any
-// capability. Where the way to what it needs leads through folders that are closed to others, as a home is, it is the
-// only thing in them, in a mount namespace of its own.
+// capability. If the way to what it needs leads through folders that are closed to others, as a home is, it is the
+// only thing in them, in a separate mount namespace.
 func ordinary(t *testing.T, needs []string, argv ...string) (program string, args []string) {
 	t.Helper()
 	for _, p := range []string{"unshare", "setpriv", "mount"} {

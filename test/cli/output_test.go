@@ -70,7 +70,7 @@ func TestReaderStopsReading(t *testing.T) {
 	goesOn(t, w)
 }
 
-// What cannot be written is an error at once, not when the target ends.
+// What cannot be written is an error immediately, not when the target ends.
 func TestDiskIsFull(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {

@@ -254,7 +254,7 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// A recording with nothing in it says why, so that one who recorded the wrong command learns it at once.
+// A recording with nothing in it says why, so that one who recorded the wrong command learns it immediately.
 func TestRecordingOfNothing(t *testing.T) {
 	mayTrace(t)
 	r := run(t, fine, "record", filepath.Join(t.TempDir(), "r.ttm"), "--", "true")
@@ -265,7 +265,7 @@ func TestRecordingOfNothing(t *testing.T) {
 	contains(t, run(t, fine, "report", "--sample", "--", "true").out, "no process was seen to use the TT-Metal runtime")
 }
 
-// What shows nothing meanwhile says what it waits for.
+// A command that shows nothing yet says what it waits for.
 func TestWhatIsWaitedFor(t *testing.T) {
 	w := steady(t, "n150", "--rate", "20")
 	pid := fmt.Sprint(w.PID())

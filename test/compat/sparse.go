@@ -77,7 +77,7 @@ func (s *Sparse) WriteFile(path string) error {
 	}
 	err = f.Truncate(s.Size)
 	for i := 0; i < len(s.parts) && err == nil; {
-		// What lies close together is written at once.
+		// What lies close together is written in one call.
 		const close = 4096
 		start, run := s.parts[i].offset, []byte(nil)
 		for ; i < len(s.parts) && s.parts[i].offset-start-int64(len(run)) < close; i++ {

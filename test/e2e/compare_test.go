@@ -168,7 +168,7 @@ func numbers(a, b any) (x, y float64, ok bool) {
 // fromRuntime lists what the accounts of a process have differently from the runtime's own allocators: each buffer, and
 // for each chip the sums and capacities.
 func (tr *trace) fromRuntime(pid int, m rig.Message) (wrong []string) {
-	// The set of live buffers: type, address, bytes in each bank. Of these, some
+	// The set of live buffers: type, address, bytes in each bank. Some
 	// releases have the sum only.
 	var theirs, ours []liveBuffer
 	blocks := false

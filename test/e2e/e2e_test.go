@@ -381,7 +381,7 @@ func capacity(m rig.Message, chip uint32, memory string) (aggregator.Banks, bool
 	return aggregator.Banks{}, false
 }
 
-// sameBanks compares banks with those that the runtime reports. Where these begin, it reports only while they hold buffers, and the
+// sameBanks compares banks with those that the runtime reports. It reports where these begin only while they hold buffers, and the
 // accounts know it of DRAM and L1.
 func sameBanks(m aggregator.Memory, got, want aggregator.Banks) bool {
 	based := want.Count > 0 && (m == aggregator.DRAM || m == aggregator.L1)

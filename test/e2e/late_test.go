@@ -162,7 +162,7 @@ func TestAttachedToALargeProcess(t *testing.T) {
 	attach := func() time.Duration {
 		least := time.Hour
 		for range 3 {
-			// Of the processor, so that what else the machine does matters less.
+			// Measure the processor's time, so that what else the machine does matters less.
 			begin := processorTime(t)
 			late := start(t, tracer.Options{PIDs: []uint32{uint32(w.PID())}})
 			least = min(least, processorTime(t)-begin)

@@ -10,7 +10,7 @@ import (
 	"tt-memtrace/test/rig"
 )
 
-// liveSeeds seed the lives that all tests run. Where randomTimeEnv is set, such as to 5m, others run for that long, and
+// liveSeeds seed the lives that all tests run. If randomTimeEnv is set, such as to 5m, others run for that long, and
 // with randomSeedEnv one of them again.
 var liveSeeds = []uint64{1, 2}
 

@@ -10,7 +10,7 @@ import (
 	"tt-memtrace/tracer"
 )
 
-// Processes that start at once, and one after the other, are each attached to before
+// Processes that start at the same time, and one after the other, are each attached to before
 // their first allocation, have the runtime's own numbers, and are gone with their end.
 // TT_MEMTRACE_PROCESSES says how many.
 func TestManyProcessesOfTheHost(t *testing.T) {

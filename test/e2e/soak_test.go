@@ -93,7 +93,7 @@ func newLives(t *testing.T, tr *trace) *lives {
 			return
 		}
 		for _, p := range tr.accounts.Snapshot().Ended {
-			// One that could not be read at once, beside processes of others that do not answer, is marked (with a detail).
+			// One that could not be read in time, beside processes of others that do not answer, is marked (with a detail).
 			if slices.ContainsFunc(p.Reasons, func(r aggregator.Reason) bool { return r.Code.Missed() && r.Detail == "" }) {
 				l.inexact[p.PID] = p.Reasons
 			}

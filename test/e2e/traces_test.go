@@ -120,7 +120,7 @@ func TestTracesKeptUntilTheDeviceCloses(t *testing.T) {
 	}
 }
 
-// The accounts equal the allocator's blocks after all buffers of a device were freed at once, even if the second free of
+// The accounts equal the allocator's blocks after all buffers of a device were freed in one call, even if the second free of
 // an old buffer releases the block of a new one.
 func TestAllBuffersFreedAtOnce(t *testing.T) {
 	r := installed(t)

@@ -177,7 +177,7 @@ func draw(w io.Writer, screens [][]string, columns int) error {
 	fmt.Fprintf(out, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %[1]d %[2]d" font-family="ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace" font-size="13">`+"\n", width, height)
 	fmt.Fprintf(out, `<rect width="%d" height="%d" rx="6" fill="%s"/>`+"\n", width, height, plainGround)
 	if n := len(screens); n > 1 {
-		// Where nothing is to move, the first one stays.
+		// The first one stays if nothing is to move.
 		fmt.Fprintf(out, `<style>.screen{visibility:hidden;animation:turn %ds steps(1) infinite}@keyframes turn{0%%{visibility:visible}%.2f%%{visibility:hidden}}`+
 			`@media(prefers-reduced-motion:reduce){.screen{animation:none}.first{visibility:visible}}</style>`+"\n", n*each, 100/float64(n))
 	}

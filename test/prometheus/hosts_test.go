@@ -164,7 +164,7 @@ func TestThirtyHosts(t *testing.T) {
 	queriesOfTheDashboard(t, p)
 }
 
-// queriesOfTheDashboard asks a server what the dashboard asks it. Of thirty hosts with eight chips, those panels
+// queriesOfTheDashboard asks a server what the dashboard asks it. With thirty hosts of eight chips, those panels
 // that say so show the 20 highest or lowest.
 func queriesOfTheDashboard(t *testing.T, p *server) {
 	t.Helper()

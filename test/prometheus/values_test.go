@@ -306,8 +306,8 @@ func asAllocators(t *testing.T, p *server, m rig.Message) {
 	t.Logf("largest free block: %d of %d are exact, the others upper bounds", exact, len(least))
 }
 
-// promtoolOnMetrics has promtool look at a scrape. Of Go's own metrics, which
-// come with it, nothing is to be said here.
+// promtoolOnMetrics has promtool look at a scrape. It ignores Go's own
+// metrics, which come with it.
 func promtoolOnMetrics(t *testing.T, text string) {
 	t.Helper()
 	var ours []string

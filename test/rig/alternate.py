@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Allocates a small and a large buffer in turn, at the same address, for tests of who reads them meanwhile.
+"""Allocates a small and a large buffer in turn, at the same address, for tests that read them during that.
 
 It does so for a while with small ones of each of several kinds, then holds one of each kind. Messages, each of which waits: open;
 rest.

@@ -258,7 +258,7 @@ class Mesh:
         return self.view(memory).total_bytes_allocated_per_bank
 
     def reported(self):
-        """The buffers that the runtime lists, without those that it freed all at once."""
+        """The buffers that the runtime lists, without those that it freed in one call."""
         freed, live = self.freed.copy(), []
         for buffer in self.ttnn._ttnn.reports.get_buffers(self.device):
             key = (memory_name(buffer), buffer.address, buffer.max_size_per_bank)
@@ -269,7 +269,7 @@ class Mesh:
         return live
 
     def all_freed(self):
-        """All buffers of the allocator were freed at once: its blocks are free, and the report lists their objects still."""
+        """All buffers of the allocator were freed in one call: its blocks are free, and the report lists their objects still."""
         for buffer in self.reported():
             self.freed[memory_name(buffer), buffer.address, buffer.max_size_per_bank] += 1
         self.outlived, self.held = self.held, []

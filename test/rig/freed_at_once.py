@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Frees all buffers of a device at once, while tensors refer to some of them, and then these tensors.
+"""Frees all buffers of a device in one call, while tensors refer to some of them, and then these tensors.
 
 Messages: start, open; then at each rest point, after which it waits for a command: rest (blocks: what the allocator has
 handed out in DRAM, as address and bytes a bank; addresses count from the beginning of the allocator's part); closed.

@@ -69,7 +69,7 @@ class Loop:
                 self.operate("tilize")
             yield "load"
 
-        # prefill: up to six activations at once, 64 KiB on every core each
+        # prefill: up to six activations at the same time, 64 KiB on every core each
         cores, shard = (8, 4), (32, 1024)
         rows = cores[0] * cores[1] * shard[0]
         activations = []
@@ -121,7 +121,7 @@ class Loop:
 
 
 class Pace:
-    """Lets steps through at a rate, or at once when there is none."""
+    """Lets steps through at a rate, or immediately when there is none."""
 
     def __init__(self, rate):
         self.interval = 1 / rate if rate else 0

@@ -50,7 +50,7 @@ const (
 	// Outlived runs programs that outlive the mesh that they ran on.
 	Outlived = "outlived.py"
 	Traces   = "traces.py" // one that captures a trace and enters its replay
-	// FreedAtOnce frees all buffers of a device at once, and then the tensors that refer to them.
+	// FreedAtOnce frees all buffers of a device in one call, and then the tensors that refer to them.
 	FreedAtOnce = "freed_at_once.py"
 	Forked      = "forked.py"    // workers that are forked, and open devices of their own
 	Submesh     = "submesh.py"   // one that closes a mesh whose submesh is referenced

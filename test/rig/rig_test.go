@@ -285,7 +285,7 @@ func TestUnknownCommand(t *testing.T) {
 	}
 }
 
-// Two runs at once must not share chips, and closing one in its midst must not touch the other.
+// Two runs at the same time must not share chips, and closing one in its midst must not touch the other.
 func TestConcurrentRuns(t *testing.T) {
 	t.Parallel()
 	r := installed(t)

@@ -190,7 +190,7 @@ class Workload:
     # --- threads
 
     def burst(self, steps, number):
-        """Run steps on all threads at once and wait until they have stopped.
+        """Run steps on all threads at the same time and wait until they have stopped.
 
         Memory fills up in two bursts out of three, so that rest points find much to compare.
         """

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// hostile is a command line that attacks the terminal in every way at once.
+// hostile is a command line that attacks the terminal in every way.
 const hostile = "/opt/e\x1b[2Jvil [red]boo[-] [\"x\"]\n\t\u202eright\x9b31m\xff\xfe日本語 e\u0301"
 
 const (

@@ -107,7 +107,7 @@ func (s *DiffScreen) Show() {
 	}
 	w, h := s.page.Size()
 	if s.stale.Swap(false) || w != s.w || h != s.h {
-		// After a resize, draw at once: the screen may show a part of the old picture.
+		// After a resize, draw immediately: the screen may show a part of the old picture.
 		s.w, s.h, s.Last = w, h, time.Time{}
 		s.shown = make([]shownCell, w*h)
 	}
