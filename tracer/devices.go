@@ -208,8 +208,8 @@ func (ds *devices) knowDevices(from origin, rd *reading, open map[uint64]uint64,
 }
 
 // reopened removes devices that closed without a record, and describes again those that have other chips than known:
-// another device opened at the same address. It reports whether there are such; then the process must be read again,
-// because the accounts drop what the earlier device had.
+// another device opened at the same address, or a mesh was read while it was reshaped. It reports whether there are
+// such; then the whole process must be read again, because the accounts drop what the earlier device had.
 func (ds *devices) reopened(p *traced, rd *reading) (any bool) {
 	from := origin{pid: p.mapping.PID, time: rd.at}
 	for _, device := range rd.closed {
@@ -217,16 +217,17 @@ func (ds *devices) reopened(p *traced, rd *reading) (any bool) {
 			ds.notOpen(p, from, device, 0)
 		}
 	}
-	for device, allocator := range rd.result.Devices {
-		known := p.devices.chips(device)
-		d, err := ds.chipsOf(p, device)
-		if len(known) == 0 || err != nil || slices.Equal(known, p.chips.Opened(d, ds.names, ds.uses).Chips) {
+	for device, d := range rd.described {
+		known := p.devices.get(device)
+		_, since := rd.touched[device]
+		if len(known.chips) == 0 || since || known.closing != nil ||
+			slices.Equal(known.chips, p.chips.Opened(d, ds.names, ds.uses).Chips) {
 			continue
 		}
 		ds.notOpen(p, from, device, 0)
-		delete(p.allocators, allocator)
+		maps.DeleteFunc(p.allocators, func(_ uint64, a *allocator) bool { return a.device == device })
 		ds.opened(p, from, device, d)
-		any = true
+		p.reconciliation.disagrees, any = true, true
 	}
 	return any
 }

@@ -37,7 +37,8 @@ type reconciliation struct {
 	lost, lostParts uint64
 	// lostPrograms is how many ends of programs had been lost before.
 	lostPrograms uint64
-	// disagrees is set while the runtime's own account contradicts the last complete scan.
+	// disagrees is set while the runtime's own account contradicts the last complete scan, and if a device has other
+	// chips than known: the next scan is a complete one.
 	disagrees bool
 	// tracesBefore is set while a scan found that buffers may be younger than traces from before.
 	tracesBefore bool
@@ -76,7 +77,7 @@ type reading struct {
 	others []another
 	open   []int
 	// described are the properties of the open devices, and capacities those of their allocators, if they
-	// could be read. Filled only at the first scan, and after events were lost.
+	// could be read; of known meshes alone, except at the first scan and after events were lost.
 	described  map[uint64]inspect.Device
 	capacities map[uint64]aggregator.Capacity
 	// traces says why buffers may be younger than traces from before, or is nil. Filled only at the first scan.
@@ -183,6 +184,12 @@ func (cs *comparisons) begin(rd *reading) {
 			devices = append(devices, device)
 		}
 	}
+	var meshes []uint64
+	for device, d := range p.devices.described() {
+		if d.mesh {
+			meshes = append(meshes, device)
+		}
+	}
 	cs.background.Go(func() {
 		if known != nil {
 			rd.result = &inspect.ProcessScan{}
@@ -192,9 +199,6 @@ func (cs *comparisons) begin(rd *reading) {
 			if rd.err == nil {
 				rd.result.Scan.TotalsDisagree = chips.By(in).TotalsDisagree(rd.result)
 			}
-			if (rd.first || lossy) && rd.err == nil {
-				rd.describe(in.AsOfNow(), chips) // here, so that merging does not wait for the process
-			}
 			rd.closed = slices.DeleteFunc(devices, func(d uint64) bool { return !in.IsClosed(d) })
 			for i, o := range rd.others {
 				if holds, err := o.patient.HoldsDevices(); holds {
@@ -203,6 +207,13 @@ func (cs *comparisons) begin(rd *reading) {
 					rd.err = err
 				}
 			}
+		}
+		switch {
+		case rd.err != nil:
+		case rd.first || lossy:
+			rd.describe(in.AsOfNow(), chips) // here, so that merging does not wait for the process
+		default:
+			rd.described = chips.By(in.AsOfNow()).Devices(meshes)
 		}
 		if in.LacksProbe(of.cover.Probes) {
 			cs.attacher.mu.Lock()
@@ -217,13 +228,10 @@ func (cs *comparisons) begin(rd *reading) {
 
 // describe reads the open devices and their allocators' capacities.
 func (rd *reading) describe(in *inspect.Inspector, chips *inspect.Chips) {
-	rd.described, rd.capacities = map[uint64]inspect.Device{}, map[uint64]aggregator.Capacity{}
+	rd.described = chips.By(in).Devices(slices.Collect(maps.Keys(rd.result.Devices)))
+	rd.capacities = map[uint64]aggregator.Capacity{}
 	rd.traces = in.OlderThanTraces(rd.result)
-	chips = chips.By(in)
-	for device, allocator := range rd.result.Devices {
-		if d, err := chips.Device(device); err == nil {
-			rd.described[device] = d
-		}
+	for _, allocator := range rd.result.Devices {
 		if allocator == 0 {
 			continue
 		}
@@ -332,7 +340,7 @@ func (cs *comparisons) merge(rd *reading) {
 		}
 		return
 	}
-	if rd.lost != p.reconciliation.lost && rd.tries < maxReadings && cs.devices.reopened(p, rd) {
+	if rd.tries < maxReadings && cs.devices.reopened(p, rd) {
 		rd.tries++
 		cs.begin(rd)
 		return

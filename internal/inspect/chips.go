@@ -66,6 +66,7 @@ func (c *Chips) Device(address uint64) (d Device, err error) {
 		if again, _, _, err := withOwnCache(c.in).Device(address); err != nil || !slices.Equal(again, d.numbers) {
 			return Device{}, fmt.Errorf("reading the device at %#x, whose chips change: %w", address, memory.ErrLater)
 		}
+		slices.Sort(d.numbers) // a reshape changes nothing but their order
 	}
 	d.uniques = c.uniquesOf(d.numbers)
 	for _, n := range d.numbers {
@@ -78,6 +79,17 @@ func (c *Chips) Device(address uint64) (d Device, err error) {
 		d.private = set || failed != nil
 	}
 	return d, err
+}
+
+// Devices reads the properties of devices. Those that cannot be read are left out.
+func (c *Chips) Devices(addresses []uint64) map[uint64]Device {
+	list := map[uint64]Device{}
+	for _, address := range addresses {
+		if d, err := c.Device(address); err == nil {
+			list[address] = d
+		}
+	}
+	return list
 }
 
 // beganPrivate reports whether the process began with chips numbered in its own way.
