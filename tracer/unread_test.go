@@ -163,3 +163,29 @@ func TestDeviceOnAPageThatIsNotThere(t *testing.T) {
 			s.Chips[0].Memory[aggregator.DRAM].Banks.Count == 12
 	})
 }
+
+// A submesh that closes with its mesh has no record of that. If it is gone before it could be read, it is closed: what
+// it held has ended, and nothing stays marked.
+func TestDeviceThatIsGoneBeforeItIsRead(t *testing.T) {
+	t.Parallel()
+	p := fixture.User(t, fixture.LayoutB)
+	tr := start(t, Options{PIDs: []uint32{p.PID}})
+	fixture.Do(t, p, "mesh 0 1 2")
+	tr.awaitProcess(p.PID)
+	release := tr.hold(func() { fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64") })
+	defer release()
+	fixture.Do(t, p, "mesh 4 1 2")
+	fixture.Do(t, p, "alloc 200 4 0 0 8192 1024 64")
+	fixture.Do(t, p, "destroy 4")
+	fixture.Do(t, p, "vanish 4")
+	release()
+	tr.await("its chips are unknown", func() bool {
+		tr.mu.Lock()
+		defer tr.mu.Unlock()
+		return tr.delivered[aggregator.AllocatorGone] > 0
+	})
+	tr.await("it is closed", func() bool {
+		s, _ := tr.lookup(p.PID)
+		return s.Exact() && s.Buffers.Is(1) && len(s.Chips) == 2
+	})
+}
