@@ -15,8 +15,9 @@ import (
 	"tt-memtrace/ui"
 )
 
-// Each reason affects what its row says, and nothing else, in every output: a process has a buffer in DRAM, none in L1, and
-// no program.
+// Each reason affects what its row says, and nothing else, in every output: a process has a buffer in DRAM, none in L1, no
+// program, and a launch. Reasons that affect places of programs, L1 outside, reserved sizes or rings come with numbers
+// that are marked themselves.
 func TestReasonsAffectWhatTheirRowSays(t *testing.T) {
 	const none = exact.ReasonCode("")
 	for _, code := range slices.Concat([]exact.ReasonCode{none, "of_a_newer_version"}, exact.ReasonCodes()) {
@@ -29,6 +30,7 @@ func TestReasonsAffectWhatTheirRowSays(t *testing.T) {
 				aggregator.DRAM: {Known: true, Count: 4, Bytes: 1 << 20}, aggregator.L1: {Known: true, Count: 4, Bytes: 1 << 20}, aggregator.L1Small: {Known: true}, aggregator.Trace: {Known: true}}})
 			a.Apply(&aggregator.Event{Kind: aggregator.Alloc, PID: 1, Device: 1, Allocator: 2, Buffer: 3, Memory: aggregator.DRAM, Size: 4096, PerBank: 1024,
 				Stack: &aggregator.Stack{Frames: []aggregator.Frame{{Function: "main"}}}})
+			a.Apply(&aggregator.Event{Kind: aggregator.Launched, PID: 1, Time: 4, Count: 1})
 			want := exact.Affects(0)
 			if code != none {
 				a.Apply(&aggregator.Event{Kind: aggregator.ReasonRaised, PID: 1, Time: 5, Reason: &aggregator.Reason{Code: code}})
@@ -51,6 +53,9 @@ func TestReasonsAffectWhatTheirRowSays(t *testing.T) {
 			on := c.Hidden
 			check("buffers of the chip hidden", on.Buffers, onChip)
 			check("programs of the chip hidden", on.Programs, has(exact.AffectsPrograms))
+			check("calls are lower bounds", p.Counters.Allocs.Bound() == exact.AtLeast, has(exact.AffectsCalls))
+			check("launches are lower bounds", p.Counters.Launches.Bound() == exact.AtLeast, has(exact.AffectsLaunches))
+			check("unsafe buffers unknown", !p.Unsafe.Found.Known(), has(exact.AffectsUnsafe))
 			spaces, _ := a.FreeSpaces(10)
 			check("free space known", len(spaces) == 1, !has(exact.AffectsBuffers|exact.AffectsFrees))
 			check("peak of the site is a lower bound", a.Sites(1)[0].Peak.Bound() == exact.AtLeast, has(exact.AffectsBuffers|exact.AffectsFrees|exact.AffectsPlaces))
