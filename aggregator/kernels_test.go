@@ -64,7 +64,7 @@ func TestKernels(t *testing.T) {
 	if len(list) != 2 || i < 0 {
 		t.Fatalf("programs %+v", list)
 	}
-	if p := list[i]; p.Operation != "Add" || p.Launches != 5 || p.LastLaunch != 9 || len(p.Kernels) != 3 || len(p.Loaded) != 3 || p.KernelCount != 1 {
+	if p := list[i]; p.Operation != "Add" || p.Launches.WithoutBound() != 5 || p.LastLaunch != 9 || len(p.Kernels) != 3 || len(p.Loaded) != 3 || p.KernelCount != 1 {
 		t.Errorf("%+v", p)
 	}
 

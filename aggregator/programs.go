@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+
+	"tt-memtrace/aggregator/exact"
 )
 
 // ProgramSnapshot is one program with circular buffers or kernels.
@@ -23,12 +25,12 @@ type ProgramSnapshot struct {
 	// and Loaded the chips that these are for.
 	Kernels []*Kernel
 	Loaded  []Chip
-	// Launches that were seen, and when the last was, CLOCK_MONOTONIC ns. Replays
-	// of a trace are not among them.
-	Launches, LastLaunch uint64
-	// Config is the program's size in each core's kernel-config ring, bytes; 0 if unknown. All programs of a workload
-	// have the same.
-	Config uint64
+	// Launches, without those by replays of traces, are a lower bound if the program was made before tracing began, its
+	// process is sampled, or launches were missed. LastLaunch is when the last one was seen, CLOCK_MONOTONIC ns.
+	Launches   exact.Quantity
+	LastLaunch uint64
+	// Config is the program's size in each core's kernel-config ring, bytes. All programs of a workload have the same.
+	Config exact.Quantity
 }
 
 // PlacedCB is a circular buffer on a chip.
@@ -275,8 +277,10 @@ func (a *Aggregator) Programs(pid uint32) []ProgramSnapshot {
 		return nil
 	}
 	var list []ProgramSnapshot
+	all := p.info.Source != Sampled && !Affected(p.reasons.list, exact.AffectsLaunches)
 	for id, pr := range p.programs {
-		ps := ProgramSnapshot{ID: id, Since: pr.since, Operation: pr.operation, KernelCount: pr.added, Launches: pr.launches, LastLaunch: pr.launched, Config: pr.config}
+		ps := ProgramSnapshot{ID: id, Since: pr.since, Operation: pr.operation, KernelCount: pr.added,
+			Launches: exact.Sum(pr.launches, all && pr.since > 0), LastLaunch: pr.launched, Config: exact.Of(pr.config).Unseen(true)}
 		ps.Kernels = slices.SortedFunc(slices.Values(pr.kernels), (*Kernel).compare)
 		for _, s := range pr.shares() {
 			ps.Loaded = append(ps.Loaded, s.chip.id)

@@ -688,7 +688,7 @@ func ringsOf(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	tr.mu.Lock()
 	sizes := map[uint64]bool{}
 	for _, program := range tr.accounts.Programs(p.PID) {
-		sizes[program.Config] = true
+		sizes[program.Config.WithoutBound()] = true
 	}
 	tr.mu.Unlock()
 	if want := map[uint64]bool{40: true, 30: true, 10: true, 1: true, 90: true}; !maps.Equal(sizes, want) {

@@ -34,7 +34,7 @@ func TestOperationIsKnownBeforeLaunchesAreRead(t *testing.T) {
 		if s.Operation != "TestOperation" {
 			t.Fatalf("%+v", s)
 		}
-		if s.Launches == 0 {
+		if !s.Launches.Some() {
 			return
 		}
 	}

@@ -143,7 +143,7 @@ func TestKernelsOfAProcess(t *testing.T) {
 				{ID: id, Name: "gone", Hash: "1", Processor: "erisc", Path: "/kernels/gone/1/erisc/erisc.elf", Cores: 7},
 				{ID: id, Name: "mine", Hash: "123", Processor: "brisc", Path: file, Bytes: 777, Sized: true, Cores: 7},
 			}
-			if len(s.Kernels) != len(want) || s.Operation != "An\x1bOperation" || s.Launches != 1000 || s.LastLaunch == 0 || len(s.Loaded) == 0 {
+			if len(s.Kernels) != len(want) || s.Operation != "An\x1bOperation" || s.Launches.WithoutBound() != 1000 || s.LastLaunch == 0 || len(s.Loaded) == 0 {
 				t.Fatalf("the program is %+v", s)
 			}
 			for i, k := range s.Kernels {
@@ -151,7 +151,7 @@ func TestKernelsOfAProcess(t *testing.T) {
 					t.Errorf("kernel %+v, not %+v", *k, want[i])
 				}
 			}
-			if s, ok := find(alone); !ok || s.Launches != 5 || s.Operation != "" || s.KernelCount != 1 {
+			if s, ok := find(alone); !ok || s.Launches.WithoutBound() != 5 || s.Operation != "" || s.KernelCount != 1 {
 				t.Errorf("the other program is %+v", s)
 			}
 			for _, b := range tr.buffers(p.PID) {
@@ -182,7 +182,7 @@ func TestKernelsOfAProcess(t *testing.T) {
 				fixture.Do(t, p, "join %#x %#x", w, program)
 				fixture.Do(t, p, "launch %#x 7", w)
 				tr.sync()
-				if s, _ := find(program); s.Launches != 7 || len(s.Kernels) != 1 {
+				if s, _ := find(program); s.Launches.WithoutBound() != 7 || len(s.Kernels) != 1 {
 					t.Errorf("the new program is %+v", s)
 				}
 				fixture.Do(t, p, "disband %#x", w)

@@ -506,7 +506,7 @@ func TestProgramsAreReadForTheirChips(t *testing.T) {
 		if !s.CB.Logical.Is(step.total) || s.Exact() != (step.total == size) {
 			t.Errorf("reading %d: %d bytes, marked with %+v", i, s.CB.Logical, s.Reasons)
 		}
-		if list := accounts.Programs(7); len(list) != 1 || list[0].Launches != 3 {
+		if list := accounts.Programs(7); len(list) != 1 || list[0].Launches.WithoutBound() != 3 {
 			t.Errorf("reading %d: programs %+v", i, list)
 		}
 		rd = p.nextReading(false)

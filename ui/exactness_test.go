@@ -197,17 +197,6 @@ func TestWhatMayBeHeldUncountedIsNotZero(t *testing.T) {
 	}
 }
 
-// Launches are a lower bound while a reason affects them, and only then.
-func TestReasonsOfLaunches(t *testing.T) {
-	s := &state{}
-	for _, code := range exact.ReasonCodes() {
-		p := &aggregator.ProcessSnapshot{Reasons: reasons(1, code)}
-		if got := s.launchesAtLeast(p, &aggregator.ProgramSnapshot{Since: 1}) != ""; got != (code.Row().Affects&exact.AffectsLaunches != 0) {
-			t.Errorf("%s: a lower bound: %v", code, got)
-		}
-	}
-}
-
 // Chips that a process may have open unseen are not said to be closed.
 func TestUnknownChipsAreNotNone(t *testing.T) {
 	w := newWorld(1)
@@ -281,11 +270,5 @@ func TestCountsFromBeforeTracingAreNotZero(t *testing.T) {
 	w.alloc(1001, device, aggregator.DRAM, 0, mib)
 	if got := row("late.py "); !strings.Contains(got, " 1 ≥1 · ") {
 		t.Errorf("buffers, calls: %s", got)
-	}
-	v := newFrame(settings{}, data{snapshot: w.Snapshot()}, 0)
-	for since, want := range map[uint64]string{0: "≥", 5: ""} {
-		if got := v.launchesAtLeast(&aggregator.ProcessSnapshot{}, &aggregator.ProgramSnapshot{Since: since}); got != want {
-			t.Errorf("launches of a program since %d: %q", since, got)
-		}
 	}
 }

@@ -189,7 +189,7 @@ func (v *mapView) detail(b *block) []text.Line {
 			name = text.Hex(p.ID)
 		}
 		out = append(out, widget.Pair("program", append(text.Line{text.Strong.Span(name), text.Plain.Span(fmt.Sprintf("  %d %s, ", b.owners[i].process.PID, b.owners[i].name))},
-			append(v.ageCell(p.Since), text.Plain.Span(" old, "+text.Plural(int(min(p.Launches, 1<<62)), "launch", "launches")))...)))
+			append(v.ageCell(p.Since), text.Plain.Span(" old, "+v.launchesOf(p)))...)))
 	}
 	if n := len(b.programs) - 8; n > 0 {
 		out = append(out, widget.Pair("", text.Faint.Line("and "+text.Plural(n, "more program", "more programs"))))

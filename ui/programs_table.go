@@ -6,6 +6,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/aggregator/exact"
+	"tt-memtrace/internal/plural"
 	"tt-memtrace/ui/text"
 	"tt-memtrace/ui/widget"
 )
@@ -34,16 +35,11 @@ func newProgramTable(s *state) *widget.Table[programRow, objectKey] {
 			countField(s, "CBS", 6, func(r *programRow) uint64 { return uint64(r.circular) }),
 			bytesField(s, "CB BYTES", 3, func(r *programRow) uint64 { return r.circularSum }),
 			countField(s, "KERNELS", 5, func(r *programRow) uint64 { return r.KernelCount }),
-			widget.Field[programRow]{Name: "BINARIES", Right: true, Least: 9, Rank: 4, Cell: func(r *programRow) text.Line { return s.settings.bytesOf(r.kernelSum) },
-				Order: mostFirst(func(r *programRow) exact.Quantity { return r.kernelSum })},
-			knownBytes(s, "CONFIG", 7, func(r *programRow) uint64 { return r.Config }),
+			quantityField(s, "BINARIES", 4, func(r *programRow) exact.Quantity { return r.kernelSum }),
+			quantityField(s, "CONFIG", 7, func(r *programRow) exact.Quantity { return r.Config }),
 			widget.Field[programRow]{Name: "LAUNCHES", Right: true, Least: 5, Cell: func(r *programRow) text.Line {
-				sign := s.launchesAtLeast(r.process, r.ProgramSnapshot)
-				if r.Launches == 0 && sign != "" {
-					return s.unknown()
-				}
-				return text.Plain.Line(sign + text.Count(r.Launches, s.settings.Exact))
-			}, Order: bigFirst(func(r *programRow) uint64 { return r.Launches })},
+				return counted(r.Launches, s.settings, text.GlyphSet(s.settings.ASCII))
+			}, Order: mostFirst(func(r *programRow) exact.Quantity { return r.Launches })},
 			ageField(s, "LAST", func(r *programRow) uint64 { return r.LastLaunch }),
 			ageField(s, "AGE", func(r *programRow) uint64 { return r.Since }),
 		),
@@ -51,25 +47,20 @@ func newProgramTable(s *state) *widget.Table[programRow, objectKey] {
 	}
 }
 
-// launchesAtLeast returns the sign before the launches of a program if they are a lower bound: the program was made
-// before tracing began, its process is sampled, or launches may not have been counted. It is "" for exact launches.
-func (s *state) launchesAtLeast(p *aggregator.ProcessSnapshot, program *aggregator.ProgramSnapshot) string {
-	if program.Since > 0 && p.Info.Source != aggregator.Sampled && !aggregator.Affected(p.Reasons, exact.AffectsLaunches) {
-		return ""
-	}
-	return text.GlyphSet(s.settings.ASCII).AtLeast
+func (s *state) launchesOf(p *aggregator.ProgramSnapshot) string {
+	return digitsOf(p.Launches, text.GlyphSet(s.settings.ASCII)) + " " + plural.Word(p.Launches.WithoutBound(), "launch", "launches")
 }
 
 func programDetail(s *state, o owner, p *aggregator.ProgramSnapshot) []text.Line {
 	launches := text.Plain.Line("no launch was seen")
 	if o.process.Info.Source == aggregator.Sampled {
 		launches = text.Faint.Line("not known: the process is sampled")
-	} else if p.Launches > 0 {
-		launches = append(text.Plain.Line(s.launchesAtLeast(o.process, p)+text.Plural(int(min(p.Launches, 1<<62)), "launch", "launches")+", the last "), append(s.ageCell(p.LastLaunch), text.Plain.Span(" ago"))...)
+	} else if p.Launches.Some() {
+		launches = append(text.Plain.Line(s.launchesOf(p)+", the last "), append(s.ageCell(p.LastLaunch), text.Plain.Span(" ago"))...)
 	}
 	config := s.unknown()
-	if p.Config > 0 {
-		config = text.Plain.Line(text.Digits(p.Config) + " bytes of the kernel-config ring in each core")
+	if n, known := p.Config.Exact(); known {
+		config = text.Plain.Line(text.Digits(n) + " bytes of the kernel-config ring in each core")
 	}
 	operation := s.unknown()
 	if p.Operation != "" {

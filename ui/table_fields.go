@@ -107,6 +107,13 @@ func bytesField[R any](s *state, name string, rank int, value func(*R) uint64) w
 		Order: bigFirst(value)}
 }
 
+// quantityField returns a field of bytes, with large ones first.
+func quantityField[R any](s *state, name string, rank int, value func(*R) exact.Quantity) widget.Field[R] {
+	return widget.Field[R]{Name: name, Right: true, Least: 9, Rank: rank,
+		Cell:  func(r *R) text.Line { return s.settings.bytesOf(value(r)) },
+		Order: mostFirst(value)}
+}
+
 // knownBytes returns a field of bytes in which 0 is unknown.
 func knownBytes[R any](s *state, name string, rank int, value func(*R) uint64) widget.Field[R] {
 	return unless(s, func(r *R) bool { return value(r) == 0 }, bytesField(s, name, rank, value))
