@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 file=cmd/tt-memtrace/demo.ttm
-rig="python3 test/rig/rig.py run --cluster t3k"
+rig="python3 test/rig/rig.py run --cluster t3k --first-chip-id 1" # on the same chips
 for each in loop workload programs; do
 	export "$each=exec $rig test/rig/$each.py --cluster t3k"
 done
