@@ -38,8 +38,6 @@ type chipShare struct {
 
 func newChipView(s *state) *chipView {
 	v := &chipView{state: s}
-	// onlyTotals reports whether only the runtime's own totals are known of a process.
-	onlyTotals := func(r *chipShare) bool { return r.process.Info.Source == aggregator.FromSharedMemory }
 	v.Table = &widget.Table[chipShare, processID]{
 		Settings: &s.settings.Settings, Name: "chip", What: "processes", None: "no process has this chip open",
 		Key:   func(r *chipShare) processID { return idOf(r.process) },
@@ -49,13 +47,9 @@ func newChipView(s *state) *chipView {
 			amountField(s, "L1_SMALL", 3, aggregator.L1Small), amountField(s, "TRACE", 4, aggregator.Trace),
 			widget.Field[chipShare]{Name: programsTitle, Right: true, Least: 9, Rank: 1, Order: mostFirst(func(r *chipShare) exact.Quantity { return r.CB.Physical }),
 				Cell: func(r *chipShare) text.Line { return s.amountCell(programsOf(r.CB)) }},
-			unless(s, onlyTotals, widget.Field[chipShare]{Name: "KERNELS", Right: true, Least: 9, Rank: 5,
-				Order: mostFirst(func(r *chipShare) exact.Quantity { return r.Kernel.Bytes }),
-				Cell:  func(r *chipShare) text.Line { return s.settings.bytesOf(r.Kernel.Bytes) }}),
-			unless(s, func(r *chipShare) bool { return onlyTotals(r) || buffers(&r.Memory) == 0 && r.Hidden.Buffers }, countField(s, "BUFFERS", 2, func(r *chipShare) uint64 { return buffers(&r.Memory) })),
-			unless(s, func(r *chipShare) bool {
-				return onlyTotals(r) || programsIn(r) == 0 && r.Hidden.Programs
-			}, countField(s, "PROGRAMS", 6, programsIn)),
+			quantityField(s, "KERNELS", 5, func(r *chipShare) exact.Quantity { return r.Kernel.Bytes }),
+			countedField(s, "BUFFERS", 2, func(r *chipShare) exact.Quantity { return buffers(&r.Memory) }),
+			countedField(s, "PROGRAMS", 6, programsIn),
 		),
 		Detail: func(r *chipShare) []text.Line {
 			return append(append([]text.Line{
@@ -93,9 +87,10 @@ func peaksOf(memory *[aggregator.NumMemories]aggregator.Usage, o settings) strin
 	return strings.Join(out, "  ")
 }
 
-// programsIn returns the number of programs that a process has on the chip.
-func programsIn(r *chipShare) uint64 {
-	return max(r.CB.Programs.WithoutBound(), r.Kernel.Programs.WithoutBound())
+// programsIn returns the number of programs that a process has on the chip: unknown if none was seen and one count is.
+func programsIn(r *chipShare) exact.Quantity {
+	placed, loaded := r.CB.Programs, r.Kernel.Programs
+	return exact.Of(max(placed.WithoutBound(), loaded.WithoutBound())).Unseen(!placed.Known() || !loaded.Known())
 }
 
 // amountCell returns an amount in its own unit.

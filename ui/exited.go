@@ -42,7 +42,7 @@ func (d *data) dropped(p *aggregator.ProcessSnapshot) bool {
 
 // holdsAnything reports whether a process is counted with some memory.
 func holdsAnything(p *aggregator.ProcessSnapshot) bool {
-	used := p.Buffers.Some() || p.CB.Physical.Some() || buffers(&p.Unplaced) > 0
+	used := p.Buffers.Some() || p.CB.Physical.Some() || buffers(&p.Unplaced).Some()
 	for _, u := range p.Memory {
 		used = used || u.Reserved.Some() || u.Requested.Some()
 	}

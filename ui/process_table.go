@@ -79,17 +79,10 @@ func entries(d *data, o settings, expanded func(processID) bool) []entry {
 			continue
 		}
 		part := func(kind rowKind, c *aggregator.ChipSnapshot, memory *[aggregator.NumMemories]aggregator.Usage) {
-			e := entry{key: row.key, process: p, chip: c, ended: row.ended}
+			e := entry{key: row.key, process: p, chip: c, ended: row.ended, buffers: buffers(memory)}
 			e.key.kind = kind
 			if c != nil {
 				e.key.chip = c.Chip
-			}
-			hidden := p.Hidden
-			if c != nil {
-				hidden = c.Hidden
-			}
-			if p.Info.Source != aggregator.FromSharedMemory {
-				e.buffers = exact.Of(buffers(memory)).Unseen(hidden.Buffers)
 			}
 			for _, m := range shownMemories() {
 				e.amounts = append(e.amounts, o.amountOf(memory[m]))
@@ -130,7 +123,7 @@ func (o settings) processEntry(p *aggregator.ProcessSnapshot, ended bool) entry 
 
 // placeless reports whether a process holds something on unknown chips or, with ever, has held something.
 func placeless(p *aggregator.ProcessSnapshot, ever bool) bool {
-	if buffers(&p.Unplaced) > 0 {
+	if buffers(&p.Unplaced).Some() {
 		return true
 	}
 	for _, u := range p.Unplaced {
@@ -141,12 +134,15 @@ func placeless(p *aggregator.ProcessSnapshot, ever bool) bool {
 	return false
 }
 
-func buffers(memory *[aggregator.NumMemories]aggregator.Usage) uint64 {
+// buffers returns the number of buffers in all memories. It is unknown if none was seen and that of one is unknown.
+func buffers(memory *[aggregator.NumMemories]aggregator.Usage) exact.Quantity {
 	var n uint64
-	for _, u := range memory {
-		n += u.Buffers.WithoutBound()
+	unknown := false
+	for m := range memory {
+		n += memory[m].Buffers.WithoutBound()
+		unknown = unknown || !memory[m].Buffers.Known()
 	}
-	return n
+	return exact.Of(n).Unseen(unknown)
 }
 
 // processAmounts returns the totals of a process, including its use of unknown chips.

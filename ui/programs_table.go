@@ -37,9 +37,7 @@ func newProgramTable(s *state) *widget.Table[programRow, objectKey] {
 			countField(s, "KERNELS", 5, func(r *programRow) uint64 { return r.KernelCount }),
 			quantityField(s, "BINARIES", 4, func(r *programRow) exact.Quantity { return r.kernelSum }),
 			quantityField(s, "CONFIG", 7, func(r *programRow) exact.Quantity { return r.Config }),
-			widget.Field[programRow]{Name: "LAUNCHES", Right: true, Least: 5, Cell: func(r *programRow) text.Line {
-				return counted(r.Launches, s.settings, text.GlyphSet(s.settings.ASCII))
-			}, Order: mostFirst(func(r *programRow) exact.Quantity { return r.Launches })},
+			countedField(s, "LAUNCHES", 0, func(r *programRow) exact.Quantity { return r.Launches }),
 			ageField(s, "LAST", func(r *programRow) uint64 { return r.LastLaunch }),
 			ageField(s, "AGE", func(r *programRow) uint64 { return r.Since }),
 		),

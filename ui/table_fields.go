@@ -114,6 +114,13 @@ func quantityField[R any](s *state, name string, rank int, value func(*R) exact.
 		Order: mostFirst(value)}
 }
 
+// countedField returns a field of a count, with large ones first.
+func countedField[R any](s *state, name string, rank int, value func(*R) exact.Quantity) widget.Field[R] {
+	return widget.Field[R]{Name: name, Right: true, Least: 5, Rank: rank,
+		Cell:  func(r *R) text.Line { return counted(value(r), s.settings, text.GlyphSet(s.settings.ASCII)) },
+		Order: mostFirst(value)}
+}
+
 // knownBytes returns a field of bytes in which 0 is unknown.
 func knownBytes[R any](s *state, name string, rank int, value func(*R) uint64) widget.Field[R] {
 	return unless(s, func(r *R) bool { return value(r) == 0 }, bytesField(s, name, rank, value))
