@@ -101,7 +101,7 @@ func TestKernels(t *testing.T) {
 	}
 }
 
-// Bytes times cores are of the binaries of which both are known, and they are said to
+// Bytes times cores are of the binaries of which both are known, and they are reported to
 // be all where no other is there, also of what an older recording has.
 func TestKernelsTimesTheirCores(t *testing.T) {
 	a := New()
@@ -138,7 +138,7 @@ func TestKernelsTimesTheirCores(t *testing.T) {
 	expect("more cores than a chip has", exact.Of(20))
 	old := KernelTally{Binaries: [NumKernelTypes]uint64{2}, Bytes: [NumKernelTypes]uint64{100}}
 	if old.shown().OnCores.Known() {
-		t.Error("what was recorded without cores is said to be known")
+		t.Error("what was recorded without cores counts as known")
 	}
 }
 

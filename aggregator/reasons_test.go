@@ -166,7 +166,7 @@ func TestReasons(t *testing.T) {
 				}
 			}
 			if ended == 0 && c.want[0][:4] != "host" && c.code != exact.ReasonConfigRingUnread { // no ring is shown of it
-				t.Error("the ended process is said to have been exact")
+				t.Error("the ended process counts as exact")
 			}
 		})
 	}

@@ -33,7 +33,7 @@ func TestRuntimeTotals(t *testing.T) {
 		t.Errorf("it knows too much: %+v", cb)
 	}
 	if s.Exact() {
-		t.Error("sums are said to be exact")
+		t.Error("sums count as exact")
 	}
 	if m := s.Processes[0].Memory[DRAM]; !m.Requested.Is(130) || !s.Processes[0].Chips[0].TotalsOnly {
 		t.Errorf("%+v", m)

@@ -714,7 +714,7 @@ func ringsOf(t *testing.T, tr *trace, p *fixture.Process, l *ledger) {
 	}
 }
 
-// Of a library that does not show how a ring is read it is unknown, which is said.
+// The ring is unknown, and a reason says so, if a library does not show how to read it.
 func TestRingsThatAreNotUnderstood(t *testing.T) {
 	build := fixture.Build{Flags: []string{"-O2"}, Strip: true, Hide: []string{"_ZN2tt8tt_metal21WorkerConfigBufferMgr5allocEj"}}
 	p := fixture.User(t, build)

@@ -14,7 +14,7 @@ import (
 	"tt-memtrace/test/fixture"
 )
 
-// Code into which the kernel puts no probes is not traced, which is said.
+// Code into which the kernel puts no probes is not traced, and a reason says so.
 func TestCodeWithoutProbes(t *testing.T) {
 	for how, why := range map[string]string{"unseal": whyBare, "move": "moved all of its code"} {
 		p := fixture.Holder(t, &fixture.LayoutB)

@@ -59,14 +59,14 @@ func TestHoldersOfDevices(t *testing.T) {
 	tr.await("the hidden runtime is reported", func() bool { return notTraced(hidden) })
 	for _, p := range all {
 		if p != hidden && notTraced(p) {
-			t.Errorf("process %d is said not to be traced", p.PID)
+			t.Errorf("process %d counts as not traced", p.PID)
 		}
 	}
 	hidden.Kill()
 	tr.await("its end is seen", func() bool { return !notTraced(hidden) })
 }
 
-// A process that could not be looked at is said to use the runtime only once that is known.
+// A process that could not be looked at counts as a user of the runtime only once that is known.
 func TestWhatIsNotKnownToUseTheRuntime(t *testing.T) {
 	p := fixture.Launch(t)
 	tr := start(t, Options{PIDs: []uint32{p.PID}})
@@ -88,7 +88,8 @@ func TestWhatIsNotKnownToUseTheRuntime(t *testing.T) {
 	said("it uses the runtime and is not traced: a library")
 }
 
-// A process whose main thread has ended before a tracer comes is not traced, which is said. One that is traced goes on.
+// A process whose main thread has ended before a tracer comes is not traced, and a reason says so. One that is traced
+// goes on.
 func TestProcessesWithoutTheirMainThread(t *testing.T) {
 	p := fixture.User(t, fixture.LayoutB)
 	early := start(t, Options{PIDs: []uint32{p.PID}})
@@ -98,7 +99,7 @@ func TestProcessesWithoutTheirMainThread(t *testing.T) {
 	fixture.Do(t, p, "leave")
 	fixture.Do(t, p, "alloc 100 0 0 0 8192 1024 64")
 	if early.tracer.perPID() && early.tracer.lacks.MultiUprobes {
-		early.await("it is said that its probes ended", func() bool {
+		early.await("a reason says that its probes ended", func() bool {
 			s, _ := early.lookup(p.PID)
 			return slices.ContainsFunc(s.Reasons, func(r aggregator.Reason) bool { return r.Code == exact.ReasonNotTraced && r.Detail == whyHeadless })
 		})

@@ -401,7 +401,7 @@ func TestProcessesAreSortedByWhatIsShown(t *testing.T) {
 	}
 }
 
-// How many rows match is said of the rows there are now.
+// The number of matches is that of the rows there are now.
 func TestMatchesGoWithTheirRows(t *testing.T) {
 	for _, view := range []string{"1", "7"} {
 		w := newWorld(1)

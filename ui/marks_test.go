@@ -116,6 +116,6 @@ func TestAProcessWithoutChipsSaysSo(t *testing.T) {
 	w.text(t, 80, 24)
 	w.press("<Enter>")
 	if got := w.text(t, 80, 24); !strings.Contains(got, "no chip of process 7 is known") {
-		t.Errorf("nothing is said:\n%s", got)
+		t.Errorf("no reason is shown:\n%s", got)
 	}
 }

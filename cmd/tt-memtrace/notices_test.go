@@ -23,7 +23,7 @@ func TestNoticesAreLines(t *testing.T) {
 	}
 }
 
-// Beyond so many a minute they are counted, and the number is said once.
+// Beyond so many a minute they are counted, and one line has the number.
 func TestNoticesArePaced(t *testing.T) {
 	var p pace
 	now := time.Unix(1000, 0)

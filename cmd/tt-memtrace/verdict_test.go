@@ -111,7 +111,7 @@ func TestVerdictOfManyIsShort(t *testing.T) {
 	}
 }
 
-// If each event matters, what a process of a command did before its library had probes is said.
+// If each event matters, a notice names a process of a command that did something before its library had probes.
 func TestVerdictOfWhatWasBeforeTracing(t *testing.T) {
 	begins := func(ranBefore, late bool) aggregator.Event {
 		p := &aggregator.Process{Started: 1, RanBefore: ranBefore, Late: late}

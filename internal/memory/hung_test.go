@@ -284,7 +284,7 @@ func TestHurry(t *testing.T) {
 			t.Error(err)
 		}
 		if q.Hung() {
-			t.Error("it answered late, and is said to hang")
+			t.Error("it answered late, and counts as hung")
 		}
 	}
 	// Each look can be late where the machine is busy.

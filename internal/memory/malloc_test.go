@@ -79,7 +79,7 @@ func TestObjectsAmongArraysAreFound(t *testing.T) {
 	}
 }
 
-// What is not searched in time is said, and what was found until then is given.
+// The error names what is not searched in time, and what was found until then is returned.
 func TestSearchEndsInTime(t *testing.T) {
 	const pages, vptr = 64 << 10, 0x7f65_4321_0ab0
 	block, _ := room(t, pages)

@@ -76,7 +76,7 @@ func TestPieces(t *testing.T) {
 					b[at[i]]++
 				}
 				if same, err := p.Reread(); err != nil || same != as || p.Bytes(i)[0] != b[at[i]] {
-					t.Fatalf("piece %d has %d, is %d, and is said to be as it was: %v, %v", i, p.Bytes(i)[0], b[at[i]], same, err)
+					t.Fatalf("piece %d has %d, is %d, and is reported unchanged: %v, %v", i, p.Bytes(i)[0], b[at[i]], same, err)
 				}
 			}
 		}

@@ -182,7 +182,7 @@ func TestSearchApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := p.Find(vptr); err == nil {
-		t.Error("its reader was killed, and nothing was said")
+		t.Error("its reader was killed, without an error")
 	}
 	if p.Hung() {
 		t.Error("it is not the process that hung")

@@ -222,7 +222,7 @@ func TestPageInABrowser(t *testing.T) {
 	b.do(chromedp.Click("#whole"))
 	b.waits(has("800 B highest use"))
 
-	// Who held how much is said where the mouse points.
+	// The page shows who held how much where the mouse points.
 	x, y = b.at("area", `charts.area.convertToPixel({ xAxisIndex: 0, yAxisIndex: 0 }, [4, 100])`)
 	b.do(chromedp.MouseEvent(chromedp.MouseMoved, x-3, y), chromedp.MouseEvent(chromedp.MouseMoved, x, y))
 	b.waits(`document.getElementById("area").innerText.includes("600 B") && document.getElementById("area").innerText.includes("m.py:20 f<script>")`)

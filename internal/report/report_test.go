@@ -530,7 +530,7 @@ func TestSampled(t *testing.T) {
 	events[0].Process = &aggregator.Process{Command: "m", Source: aggregator.Sampled}
 	r := told(t, events...)
 	if traced.Sampled || !r.Sampled {
-		t.Errorf("traced is said to be sampled: %t, and sampled: %t", traced.Sampled, r.Sampled)
+		t.Errorf("traced counts as sampled: %t, and sampled: %t", traced.Sampled, r.Sampled)
 	}
 	for r, want := range map[*Report]bool{traced: false, r: true} {
 		var b bytes.Buffer

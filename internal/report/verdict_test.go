@@ -9,7 +9,7 @@ import (
 	"tt-memtrace/aggregator/exact"
 )
 
-// Why numbers are not exact is said as it is, and not as what it might be.
+// The verdict names the actual reason why numbers are not exact.
 func TestVerdictNamesWhyItIsNotExact(t *testing.T) {
 	lost := func(everyone bool) aggregator.Event {
 		return aggregator.Event{Kind: aggregator.Lost, Time: 3 * second, Count: 65919, Anyone: everyone}

@@ -202,7 +202,7 @@ func TestProcessThatCannotBeLookedAt(t *testing.T) {
 				t.Errorf("%v, asked for: %t, %s: %+v", c.err, c.named, what, list)
 			}
 			if waits := len(source.Waiting()) > 0; waits == marked {
-				t.Errorf("%v, asked for: %t, %s: it is said not to use the runtime yet: %t", c.err, c.named, what, waits)
+				t.Errorf("%v, asked for: %t, %s: it waits for the runtime: %t", c.err, c.named, what, waits)
 			}
 		}
 		x := &examination{pid: pid, named: c.named}
@@ -389,7 +389,7 @@ func TestIntervalGrows(t *testing.T) {
 		r.adapt()
 	}
 	if len(notices) != 1 {
-		t.Errorf("where the interval comes and goes that is said again: %q", notices)
+		t.Errorf("if the interval comes and goes, the notice is repeated: %q", notices)
 	}
 }
 
@@ -568,7 +568,7 @@ func TestFamily(t *testing.T) {
 		return false
 	}
 	if !has(p.PID) || !has(child) || has(uint32(os.Getpid())) || has(1) {
-		t.Errorf("the descendants of %d are said to be %v; %d and %d are", os.Getpid(), members, p.PID, child)
+		t.Errorf("the descendants of %d are %v; want %d and %d", os.Getpid(), members, p.PID, child)
 	}
 }
 
@@ -592,7 +592,7 @@ func TestOverdue(t *testing.T) {
 	}
 	for range 2 * patience / lookEvery {
 		if look.overdue() > 0 {
-			t.Fatalf("it does nothing, and is said to wait %v for a page", look.waited)
+			t.Fatalf("it does nothing, and the look waited %v for a page", look.waited)
 		}
 	}
 	look.spent -= patience
@@ -830,7 +830,7 @@ func TestTwoCopiesOfTheRuntime(t *testing.T) {
 	}
 }
 
-// A process whose main thread has ended is not sampled, which is said.
+// A process whose main thread has ended is not sampled, and has a reason.
 func TestProcessWithoutItsMainThread(t *testing.T) {
 	t.Parallel()
 	p := fixture.User(t, fixture.LayoutB)

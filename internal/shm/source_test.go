@@ -160,8 +160,8 @@ func (h *host) look() *aggregator.Snapshot {
 	return h.accounts.Snapshot()
 }
 
-// A process's sums are its as long as it lives; then they are a stale entry, which is
-// said once, and in no sum.
+// A process's sums are its as long as it lives; then they are a stale entry, with
+// one notice, and in no sum.
 func TestLiveAndDead(t *testing.T) {
 	h := newHost(t)
 	path := h.write(5, written(5, 3))
@@ -388,7 +388,7 @@ func TestHostileFiles(t *testing.T) {
 	}
 }
 
-// Whose accounts may not be read is said once, however many there are and however often they are looked at.
+// One notice names whose accounts may not be read, however many there are and however often they are looked at.
 func TestAccountsOfOtherUsers(t *testing.T) {
 	h := newHost(t)
 	of := func(n int, owner string) []string { return slices.Repeat([]string{owner}, n) }

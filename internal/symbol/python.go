@@ -301,7 +301,7 @@ func (p *Process) text(at uint64) string {
 	return decodeText(Text{b, uint32(kind)})
 }
 
-// decodeText decodes a text; "" if its kind is none.
+// decodeText decodes a text. It is empty if the kind is unknown.
 func decodeText(t Text) string {
 	var s []rune
 	switch b := t.Bytes; t.Kind {

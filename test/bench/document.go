@@ -381,7 +381,7 @@ Where the time goes:
 	}
 	if s := r.allocate["t3k"]; len(s) > 0 {
 		p(`- With --stacks an allocation on t3k takes %.2f µs more: 12 KiB of the thread's stack are copied, and the interpreter's frames are
-  walked. They are unwound and named by the reader, on another processor. What programs run without it is said in [report.md](report.md).`,
+  walked. They are unwound and named by the reader, on another processor. [report.md](report.md) says which programs run without it.`,
 			(middle(s["stacks"])-middle(s["memtrace"]))/1000)
 	}
 	if a := r.attach; len(a.attach) > 0 {

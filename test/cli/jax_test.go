@@ -22,7 +22,7 @@ func TestJAXIsNotTraced(t *testing.T) {
 	doctor := begin(t, call{args: []string{"doctor", "--lib", r.Library}}).ends(notSupported)
 	contains(t, doctor.out, r.Library+" ", known, remedy)
 	if strings.Contains(doctor.out, "its code is in libtt_metal.so") {
-		t.Errorf("the runtime is said to be elsewhere:\n%s", doctor.out)
+		t.Errorf("it looks for the runtime elsewhere:\n%s", doctor.out)
 	}
 
 	w, err := r.Start(t.Context(), rig.Options{Cluster: "p150", Script: rig.JAXProgram, Stderr: os.Stderr})
@@ -41,7 +41,7 @@ func TestJAXIsNotTraced(t *testing.T) {
 	status := begin(t, call{args: []string{"status", "-p", pid}}).ends(incomplete)
 	contains(t, strings.Join(strings.Fields(status.out), " "), pid+": it uses the runtime and is not traced", known, remedy, "no process is traced")
 	if strings.Contains(status.out, "no process uses the runtime") {
-		t.Errorf("it is said that nobody uses the runtime:\n%s", status.out)
+		t.Errorf("it reports that nobody uses the runtime:\n%s", status.out)
 	}
 	inJSON := begin(t, call{args: []string{"status", "--json", "-p", pid}}).ends(incomplete)
 	contains(t, inJSON.out, `"not_traced"`, `"exact": false`)

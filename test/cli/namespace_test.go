@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// In a PID namespace of its own nothing of the host could be found: that is said, and
+// In a PID namespace of its own nothing of the host could be found: a reason says so, and
 // no empty accounts are shown as if they were all there is.
 func TestPIDNamespaceOfItsOwn(t *testing.T) {
 	unshare, err := exec.LookPath("unshare")

@@ -109,7 +109,7 @@ func TestDiskIsFull(t *testing.T) {
 	}
 }
 
-// Of reports that is said once.
+// Reports say so once.
 func TestDiskIsFullForReports(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {

@@ -286,7 +286,7 @@ func TestWhatIsWaitedFor(t *testing.T) {
 	}
 }
 
-// What cannot be recorded or replayed is said.
+// An error says what cannot be recorded or replayed.
 func TestRecordingUsage(t *testing.T) {
 	dir := t.TempDir()
 	other := filepath.Join(dir, "other")

@@ -139,7 +139,7 @@ func TestWhatWorksWithoutRights(t *testing.T) {
 	contains(t, begin(t, call{program: program, args: []string{"status", "--shm", "-p", "1"}, nobody: true}).ends(notPermitted).err, "user 0")
 }
 
-// What other users have is not said not to be there: that it cannot be seen, is said once.
+// What other users have is not reported absent: one reason says that it cannot be seen.
 func TestOtherUsersAreNotSeen(t *testing.T) {
 	program := ofNobody(t)
 	for i := range 2 { // without a word of content: who may read them passes over them
@@ -159,7 +159,7 @@ func TestOtherUsersAreNotSeen(t *testing.T) {
 		}
 		contains(t, r.out, "no process that this user can see has opened a chip yet", "no process that this user can see uses the runtime")
 		if n := strings.Count(r.err, "the runtime's own account of "); source == "--shm" && n != 1 {
-			t.Errorf("it is said %d times: %v", n, r)
+			t.Errorf("%d reasons say so: %v", n, r)
 		}
 	}
 	r := begin(t, call{program: program, args: []string{"doctor"}, nobody: true}).ends(notPermitted)

@@ -64,7 +64,7 @@ func links(t *testing.T, s *session) (n int) {
 	return n
 }
 
-// A process that does not use the runtime yet is waited for, which is said
+// The command waits for a process that does not use the runtime yet, and says so
 // once; when it does use it, all that it does is seen.
 func TestWaitsForTheRuntime(t *testing.T) {
 	w := holder(t)
@@ -146,7 +146,7 @@ func TestLateAttach(t *testing.T) {
 	}
 }
 
-// Without rights, another user's process is refused, and it is said why.
+// Without rights, another user's process is refused, and the error says why.
 func TestOtherUsersProcess(t *testing.T) {
 	program := ofNobody(t)
 	pid := fmt.Sprint(os.Getpid())

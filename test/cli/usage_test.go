@@ -33,7 +33,7 @@ func TestHelpTeaches(t *testing.T) {
 	}
 }
 
-// What is wrong about a command line is said in one or two lines, with exit
+// An error says in one or two lines what is wrong about a command line, with exit
 // code 2, before any right is asked for or anything is traced.
 func TestWrongUsage(t *testing.T) {
 	for _, c := range []struct {

@@ -306,7 +306,7 @@ func TestServeWrites(t *testing.T) {
 }
 
 // Dumps and counts have what is traced: as many buffers on each chip as the runtime's own
-// allocators say. "Perfect cleanup" is said when it is.
+// allocators say. It says "perfect cleanup" when it is.
 func TestServeDumps(t *testing.T) {
 	w := target(t, rig.Options{Cluster: "n300", Args: []string{"--steps", "60"}, Script: rig.Workload})
 	s, path := serving(t, "-p", fmt.Sprint(w.PID()))

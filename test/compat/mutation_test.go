@@ -137,8 +137,8 @@ func (s *specimen) cut(size int64) {
 	}
 }
 
-// judge looks at a damaged library. It may be refused; otherwise what is said
-// of it must be right. The error is the refusal.
+// judge looks at a damaged library. It may be refused; otherwise the report
+// must be right. The error is the refusal.
 func (s *specimen) judge(what string) (*metal.Report, error) {
 	s.t.Helper()
 	if err := s.WriteFile(s.path); err != nil {

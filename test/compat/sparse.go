@@ -11,7 +11,7 @@ import (
 )
 
 // Sparse is a file of which only some parts are kept: the rest reads as zeros.
-// Everything stays at its offset, so that what is said of the one is true of the other.
+// Everything stays at its offset, so that what holds for the one holds for the other.
 type Sparse struct {
 	// Size in bytes.
 	Size  int64

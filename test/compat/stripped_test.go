@@ -33,8 +33,9 @@ func withoutSymtab(t *testing.T, s *Sparse) *Sparse {
 	return c // it has none
 }
 
-// Every published build can be traced when it is stripped: what is probed, but for what is said to be
-// missing, where fields lie and what getters show is in the dynamic symbols, or is found by them: Device::id() const by the vtables.
+// Every published build can be traced when it is stripped: what is probed, except what is reported as
+// missing, where fields lie and what getters show is in the dynamic symbols, or is found by them: Device::id() const by
+// the vtables.
 func TestStripped(t *testing.T) {
 	for id, library := range libraries(t) {
 		t.Run(id, func(t *testing.T) {
@@ -48,7 +49,7 @@ func TestStripped(t *testing.T) {
 				places[fmt.Sprintf("%s at %#x", p.Point.Name, p.Offset)] = true
 			}
 			for _, p := range whole.Coverage.Probes {
-				// What is not there is said to be missing.
+				// What is not there is reported as missing.
 				if place := fmt.Sprintf("%s at %#x", p.Point.Name, p.Offset); !places[place] &&
 					!slices.ContainsFunc(stripped.Coverage.Missing, func(m *metal.Point) bool { return m.Name == p.Point.Name }) {
 					t.Errorf("without %s, which nothing says", place)
