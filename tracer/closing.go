@@ -40,8 +40,13 @@ func (ds *devices) closes(rec record, e *bpf.MemtraceTtObject) {
 		c.allocator = a
 	}
 	for mesh, m := range p.devices.described() {
-		if m.mesh && (p.Within(mesh, address) || !d.mesh && p.devices.shareChips(mesh, address)) {
+		switch {
+		case m.mesh && (p.Within(mesh, address) || !d.mesh && p.devices.shareChips(mesh, address)):
 			c.above[mesh], _, _ = p.AllocatorOf(mesh)
+		case mesh != address && len(m.chips) == 0 && m.closing == nil && p.IsClosed(mesh):
+			// It is gone before it was read, and has no record of its own: it closed with its mesh, which is this one
+			// unless several close while the tracer is behind.
+			c.above[mesh] = p.allocators.on(mesh)
 		}
 	}
 	d.closing = c

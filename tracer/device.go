@@ -165,6 +165,16 @@ func (as allocatorTable) of(address uint64) *allocator {
 	return a
 }
 
+// on returns the allocator of a device; 0 if it is unknown.
+func (as allocatorTable) on(device uint64) uint64 {
+	for address, a := range as {
+		if a.known && a.device == device {
+			return address
+		}
+	}
+	return 0
+}
+
 // known yields the allocators that the accounts have.
 func (as allocatorTable) known() iter.Seq[uint64] {
 	return func(yield func(uint64) bool) {

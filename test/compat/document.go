@@ -156,7 +156,7 @@ process is read again. A program that a tracer from the start has on no chip hol
 not list it.
 
 All ways were run whole on each release that is compared end to end: 61 to 66 ways in 200,000 to 250,000 fields each,
-and no number differed that was not marked. On 0.67.4, one run of two also marked ` + "`a_program_a_chip`" + ` late,
+and no number differed that was not marked. On 0.67.4, one run of 19 also marked ` + "`a_program_a_chip`" + ` late,
 sampled and after losses (` + "`scan_incomplete`" + `): one program could not be read.
 
 | way | looked at | releases | reason | why |
