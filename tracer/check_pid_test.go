@@ -147,7 +147,7 @@ func helpCheckPID(args []string) error {
 	return nil
 }
 
-// Who has the capabilities is not sent for them, but told what else denies it.
+// A user with the capabilities is told what else denies access, and not to get them.
 func TestDeniedInSpiteOfTheRights(t *testing.T) {
 	all := []Right{{Capability: "cap_bpf"}, {Capability: "cap_sys_ptrace", Held: true}, {Capability: "cap_dac_read_search", Held: true}}
 	if !holdsToRead(all) || holdsToRead([]Right{all[1], {Capability: "cap_dac_read_search"}}) {

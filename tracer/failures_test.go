@@ -50,7 +50,7 @@ func TestFailuresAreKnownByTheirWords(t *testing.T) {
 	}
 }
 
-// Of another message the function that throws it tells whether an allocation or a program failed.
+// The function that throws another message shows whether an allocation or a program failed.
 func TestFailuresOfUnknownWordsAreKnownByWhoThrows(t *testing.T) {
 	const text = "No place is left"
 	thrownBy := func(function string) *aggregator.Stack {

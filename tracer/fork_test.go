@@ -394,7 +394,7 @@ func TestOwnDevicesOfAChildAreKnownAfterALoss(t *testing.T) {
 	})
 }
 
-// What a tracer that comes later cannot tell from a copy is marked, until it is used.
+// What a later tracer cannot distinguish from a copy is marked until it is used.
 func TestWhatCanBeACopyIsMarked(t *testing.T) {
 	t.Parallel()
 	p := fixture.User(t, fixture.LayoutB)

@@ -41,7 +41,7 @@ type forkSearch struct {
 	sought interval
 }
 
-// forks finds forked processes, and tells what of the copied objects is their own.
+// forks finds forked processes, and finds which of the copied objects are their own.
 type forks struct {
 	*core
 	devices *devices

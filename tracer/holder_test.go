@@ -114,7 +114,7 @@ func TestProcessesWithoutTheirMainThread(t *testing.T) {
 	}
 }
 
-// How a process ended is what its parent is told, also where its main thread ended before.
+// A process ended as its parent sees it, also if its main thread ended before.
 func TestHowAProcessEnded(t *testing.T) {
 	for name, c := range map[string]struct {
 		commands []string

@@ -17,7 +17,7 @@ import (
 )
 
 // Uprobes belong to an inode. Overlays of one lower layer, such as the containers of one image, each give its file
-// another inode number, and nothing tells that they are the same file. A second set of probes in it would report each
+// another inode number, and nothing shows that they are the same file. A second set of probes in it would report each
 // event twice. So before a library gets probes, the tracer finds out whether its file has some already. It keeps a
 // page of each probed file mapped, puts a test probe into the new library through its own name, for the tracer's own
 // process alone, and looks for the breakpoint in the mapped page. Nobody ever runs that page.

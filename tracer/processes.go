@@ -136,7 +136,7 @@ func (lv *lives) execed(rec record, _ *bpf.MemtraceTtObject) {
 	}
 }
 
-// exits handles the end of a process. It first takes in announcements, because no later record tells the end of an
+// exits handles the end of a process. It first takes in announcements, because no later record reports the end of an
 // announced process. A process that was found after this time has reused the PID. How the process ended is nil where
 // unknown.
 func (lv *lives) exits(from origin, how *aggregator.Exit) {

@@ -49,7 +49,7 @@ const (
 	anyProcess sender = iota
 	// tracedProcess: only a process that is known already is of interest.
 	tracedProcess
-	// noProcess: the record belongs to a later one, or tells of the process itself.
+	// noProcess: the record belongs to a later one, or is about the process itself.
 	noProcess
 )
 

@@ -94,7 +94,7 @@ func (rf *refusals) lift(id proc.FileID, pid uint32) {
 	}
 }
 
-// verdict tells the reader whether a process uses a library that is not traced.
+// verdict reports whether a process uses a library that is not traced.
 type verdict struct {
 	pid uint32
 	// of, if set, means all processes that were traced by this attachment, in place of pid.

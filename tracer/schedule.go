@@ -6,7 +6,7 @@ import (
 	"tt-memtrace/internal/proc"
 )
 
-// Much of what the tracer tells has no probe at its moment: a device has opened or closed, a program's scratchpads have
+// Much of what is reported has no probe at its moment: a device has opened or closed, a program's scratchpads have
 // their places. It is looked for again at a pace. Other things are read at intervals. All paces and intervals are here.
 
 // pace says when something is looked for: first after an age of first, then after waits that grow by factor up to

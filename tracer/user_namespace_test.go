@@ -40,7 +40,7 @@ func TestUserNamespaceError(t *testing.T) {
 	}
 }
 
-// Root of a user namespace holds all capabilities and is refused, and told why.
+// Root of a user namespace holds all capabilities and is refused, with the reason.
 func TestRightsInAUserNamespace(t *testing.T) {
 	if userNamespace() != initialUserNamespace {
 		t.Skip("this is one already")

@@ -173,7 +173,7 @@ func TestSitesThatGetOtherNamesHaveNotGrown(t *testing.T) {
 	}
 }
 
-// What does not fit of a call site is what tells it the least from others.
+// A call site is cut where it differs least from others.
 func TestCallSitesAreShortened(t *testing.T) {
 	v := &sites{state: &state{}}
 	r := &siteRow{siteID: siteID{site: "common.py:146 empty ← common.py:160 interleaved ← loop.py:98 weights · ttnn::empty"}}

@@ -6,7 +6,7 @@ import (
 	"tt-memtrace/internal/proc"
 )
 
-// activity is a process's CPU time when the reading of it began, if the kernel can tell.
+// activity is a process's CPU time when the reading of it began, if the kernel reports it.
 type activity struct {
 	pid uint32
 	had time.Duration

@@ -35,7 +35,7 @@ var errOpenTime = fmt.Errorf("looking for its devices and allocators took more t
 // user do, or the reader ended.
 var errUnread = errors.New("some of its memory could not be read")
 
-// isOpenOf has, by vtable, the getters that tell whether a device is open.
+// isOpenOf has, by vtable, the getters that return whether a device is open.
 var isOpenOf = map[string]string{metal.DeviceVtable: metal.DeviceIsOpen, metal.MeshDeviceVtable: metal.MeshIsOpen}
 
 // openDevices finds a process's open devices, each with its allocator or 0, and all allocators, of which a device can

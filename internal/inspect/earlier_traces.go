@@ -9,8 +9,8 @@ import (
 	"tt-memtrace/internal/plural"
 )
 
-// A replay overwrites buffers that were allocated after its trace was captured. No event tells which buffers these are
-// if both happened before tracing began. The process's memory tells the order: it numbers buffers as it creates them,
+// A replay overwrites buffers that were allocated after its trace was captured. No event shows which buffers these are
+// if both happened before tracing began. The process's memory shows the order: it numbers buffers as it creates them,
 // and a trace has a buffer of its own, which is created at the end of the capture. It also counts captures, which shows
 // whether a trace was released.
 

@@ -33,7 +33,7 @@ type Fork struct {
 }
 
 // Leftover are buffers on copies that the other process does not have any more: either that one freed them since, or
-// this process allocated them itself. Their memory does not tell which.
+// this process allocated them itself. Their memory does not show which.
 type Leftover struct {
 	Buffers []aggregator.LiveBuffer
 	// Unread says why they are unknown, or is nil.
@@ -294,7 +294,7 @@ func (b *ProcessScan) mayCount(allocator uint64, live []aggregator.LiveBuffer) b
 }
 
 // dropClosed drops allocators that belong to no open device and whose buffers are on devices that are not open, or are
-// copies: what is closed holds nothing, whatever its objects still list. An allocator of a sub-device does not tell
+// copies: what is closed holds nothing, whatever its objects still list. An allocator of a sub-device does not show
 // whose it is, but its buffers do.
 func (b *ProcessScan) dropClosed() {
 	open, closed := map[uint64]bool{}, map[uint64]bool{}

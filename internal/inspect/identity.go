@@ -14,7 +14,7 @@ import (
 	"tt-memtrace/internal/x86eval"
 )
 
-// A process can renumber chips (TT_VISIBLE_DEVICES). A chip's unique ID, which the driver library keeps, tells which
+// A process can renumber chips (TT_VISIBLE_DEVICES). A chip's unique ID, which the driver library keeps, shows which
 // chip it is.
 
 // driverLibraries are prefixes of the driver library's file name in different releases: packaging may append a hash.

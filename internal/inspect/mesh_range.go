@@ -15,7 +15,7 @@ import (
 
 // A workload of a mesh has a program for each of several ranges of mesh coordinates. The runtime places each program
 // on all of the mesh's chips, but runs it only on those in its range, and there it takes L1. The mesh's own function,
-// evaluated with the range, tells which chips these are.
+// evaluated with the range, shows which chips these are.
 
 // MeshRange is a range of mesh coordinates: its address in the runtime, now or earlier, and the bytes there.
 type MeshRange struct {

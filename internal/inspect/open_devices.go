@@ -11,7 +11,7 @@ import (
 )
 
 // A program can outlive the mesh that it ran on, and the opening of its chips: caches, traces and variables keep it.
-// Sub-device managers tell whether its chips are still as it was placed on them. A process numbers managers in the
+// Sub-device managers show whether its chips are still as it was placed on them. A process numbers managers in the
 // order of their creation, each mesh creates one as it opens, and a program keeps the commands of its launches by the
 // number of the manager for which they were made.
 
@@ -275,7 +275,7 @@ func (in *Inspector) placedOn(program uint64, o *openDevices) (list []uint64, un
 }
 
 // meshOf does what placedOn does, for releases up to 0.69. They place a program on a mesh as a whole, and only the
-// manager tells on which.
+// manager shows on which.
 func (in *Inspector) meshOf(o *openDevices, last uint64, launched bool) (list []uint64, unknown, err error) {
 	meshes := slices.Sorted(maps.Keys(o.managers))
 	if !launched {

@@ -19,7 +19,7 @@ import (
 	"tt-memtrace/internal/shm"
 )
 
-// ProcessScan is what a process held when it was read. Events tell what became of it since.
+// ProcessScan is what a process held when it was read. Events report what became of it since.
 type ProcessScan struct {
 	// Devices are the open devices, with their allocators (0 if unknown).
 	Devices map[uint64]uint64
@@ -45,7 +45,7 @@ type ProcessScan struct {
 	// Unsure are open devices that may be copies of another process's.
 	Unsure map[uint64]bool
 	// Shared are copies of another process's open devices on which this one allocated. The scan leaves them out, so
-	// only events tell what it has there. True if some of it may be from before tracing began.
+	// only events report what it has there. True if some of it may be from before tracing began.
 	Shared map[uint64]bool
 	// Leftover, if requested, is what may be the process's own on copies that the scan leaves out.
 	Leftover *Leftover

@@ -9,7 +9,7 @@ import (
 
 // fillReserved fills in the size in each bank of an allocator's buffers. A size that cannot be found stays 0
 // (unknown). lists are the allocator's blocks, nil if unknown: they have the sizes, but when they were read, another
-// buffer may have been at an address. With probes, events tell of that. Without probes, the size is computed from the
+// buffer may have been at an address. With probes, events report that. Without probes, the size is computed from the
 // buffer's fields if the library shows how. So it is for buffers with an address on each of their cores, onCores, of
 // which the allocator has blocks in other lists.
 func (in *Inspector) fillReserved(layout *metal.Layout, allocator uint64, live []aggregator.LiveBuffer, lists *blockLists, onCores map[uint64]bool, known func(*aggregator.LiveBuffer) bool) {

@@ -13,7 +13,7 @@ type Content int
 const (
 	// NoCode: none of the runtime's code, though the file may use it.
 	NoCode Content = iota
-	// HiddenCode: the runtime's code, without the symbols that tell where it is.
+	// HiddenCode: the runtime's code, without the symbols that show where it is.
 	HiddenCode
 	// RuntimeCode: the file defines the symbols that make it the runtime.
 	RuntimeCode

@@ -154,7 +154,7 @@ func Next(s *aggregator.Snapshot, e *aggregator.Event) string {
 }
 
 // remedy returns what helps against a failed allocation in a memory of so many banks (0: unknown), by the runtime's
-// own numbers; "" if they do not tell. listed: the buffers in the way are listed below.
+// own numbers; "" if they do not say. listed: the buffers in the way are listed below.
 func remedy(f *aggregator.FailedAllocation, m aggregator.Memory, banks uint64, listed bool) string {
 	these, some := "L1 buffers", "buffers"
 	if listed {

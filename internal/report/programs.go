@@ -178,7 +178,7 @@ type Unnamed string
 const (
 	// UnnamedNotTraced: their process was not traced, or is not known.
 	UnnamedNotTraced Unnamed = "not_traced"
-	// UnnamedNotLaunched: no launch was seen, and only the launch tells the operation.
+	// UnnamedNotLaunched: no launch was seen, and only the launch has the operation.
 	UnnamedNotLaunched Unnamed = "not_launched"
 	// UnnamedEnded: their process ended before their launch was read.
 	UnnamedEnded Unnamed = "process_ended"

@@ -76,8 +76,8 @@ func checkReservedSizes(t *testing.T, l *metal.Library) {
 	}
 }
 
-// checkWitness checks that what confirms an allocator's buffers, and what tells which of two is the newer one, is found:
-// lists of blocks tell what they gave out from 0.64 on. Since then, too, the runtime throws by functions whose names have
+// checkWitness checks that what confirms an allocator's buffers, and what shows which of two is the newer one, is found:
+// lists of blocks show what they gave out from 0.64 on. Since then, too, the runtime throws by functions whose names have
 // the types of their arguments, and each failure is seen.
 func checkWitness(t *testing.T, l *metal.Library) {
 	t.Helper()
