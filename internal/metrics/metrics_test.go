@@ -323,6 +323,29 @@ func TestLimitOfProcesses(t *testing.T) {
 	}
 }
 
+// In the sum of the others, what a reason may hide makes unknown what nobody was seen to hold, and nothing else. A part
+// that is simply unknown makes the sum unknown.
+func TestOthersWithUnknownParts(t *testing.T) {
+	h := newHost()
+	h.start(1, 0)
+	h.start(2, 0)
+	h.hold(1, 1, aggregator.DRAM, 0, 1000)
+	h.apply(aggregator.Event{Kind: aggregator.HostMemoryRead, PID: 1, Size: 4096})
+	reason := &aggregator.Reason{Code: exact.ReasonScanIncomplete}
+	h.apply(aggregator.Event{Kind: aggregator.ReasonRaised, PID: 2, Reason: reason})
+	r := gatherer(t, h, Options{})
+	expect(t, values(t, r, "process_"), map[string]float64{
+		"process_buffers{pid=other}": 1, "process_memory_requested_bytes{chip=0,memory=dram,pid=other}": 3000,
+	})
+	none(t, values(t, r, "process_"), "process_host", "process_kernel")
+	h.apply(aggregator.Event{Kind: aggregator.HostMemoryRead, PID: 2, Size: 8192})
+	expect(t, values(t, r, "process_host"), map[string]float64{"process_host_memory_bytes{pid=other}": 12288})
+	h.apply(aggregator.Event{Kind: aggregator.Free, PID: 1, Buffer: 1})
+	none(t, values(t, r, "process_"), "process_buffers", "process_memory")
+	h.apply(aggregator.Event{Kind: aggregator.ReasonLifted, PID: 2, Reason: reason})
+	expect(t, values(t, r, "process_buffers"), map[string]float64{"process_buffers{pid=other}": 0})
+}
+
 // A process stays where it once was among the shown, though it frees all it has.
 func TestShownProcessesDoNotComeAndGo(t *testing.T) {
 	h := newHost()
