@@ -3,6 +3,7 @@ package inspect
 import (
 	"time"
 
+	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/proc"
 )
 
@@ -14,9 +15,9 @@ type activity struct {
 	fine bool
 }
 
-func watch(pid uint32) activity {
-	had, ok := proc.ProcessorTime(pid)
-	return activity{pid, had, ok && proc.FineClock()}
+func watch(mem *memory.Process) activity {
+	had, ok := proc.ProcessorTime(mem.PID())
+	return activity{mem.PID(), had, ok && proc.FineClock() && mem.Live()}
 }
 
 // ran reports whether the process certainly ran since then. False may mean unknown.

@@ -139,7 +139,7 @@ func (r *rescan) buffers(set *bufferSet, over func() bool) (live []aggregator.Li
 		}
 	}()
 	r.followed, r.unchanged = false, false
-	strict, activity := !over(), watch(set.mem.PID())
+	strict, activity := !over(), watch(set.mem)
 	first, count, err := set.head()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoSet, err)

@@ -338,8 +338,8 @@ func TestPassedByInAReadingThatIsMadeAgain(t *testing.T) {
 	}
 }
 
-// The set of a process that does not rest is followed more than once where it changed, and more often where no buffer may
-// be missing.
+// The set of a process that does not rest is followed more than once where it changed, and more often where no buffer
+// may be missing.
 func TestBusySetIsFollowedMoreThanOnce(t *testing.T) {
 	for _, c := range []struct {
 		name           string

@@ -47,8 +47,8 @@ func TestDisputes(t *testing.T) {
 	}
 }
 
-// What differs for a moment is not disputed. A dispute lasts if only its sizes change, and two buffers at one address are
-// never both returned.
+// What differs for a moment is not disputed. A dispute lasts if only its sizes change, and two buffers at one address
+// are never both returned.
 func TestStillDisputed(t *testing.T) {
 	const memory, address = aggregator.L1, 0x100
 	gone := dispute{memory: memory, address: address, buffer: 1}

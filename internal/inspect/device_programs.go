@@ -8,10 +8,10 @@ import (
 	"tt-memtrace/internal/metal"
 )
 
-// The kernels for dispatch and for the fabric are programs of one chip, which its Device object owns: those for dispatch
-// in a std::vector of std::unique_ptrs to Program objects, that for the fabric by a std::unique_ptr. No workload has
-// them, and no sub-device manager launches them. The devices that such a program says it is placed on are no help: they
-// are all chips of the mesh, or none.
+// The kernels for dispatch and for the fabric are programs of one chip, which its Device object owns: those for
+// dispatch in a std::vector of std::unique_ptrs to Program objects, that for the fabric by a std::unique_ptr. No
+// workload has them, and no sub-device manager launches them. The devices that such a program says it is placed on are
+// no help: they are all chips of the mesh, or none.
 
 // deviceSize exceeds any release's Device; maxOwned bounds the programs in a vector of it.
 const (

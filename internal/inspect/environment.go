@@ -29,7 +29,7 @@ func environ(files *memory.Process) (uint64, error) {
 		return 0, err
 	}
 	exe = strings.TrimSuffix(exe, " (deleted)")
-	list, err := proc.Loaded(files.PID(), func(path string, _ proc.FileID) bool {
+	list, err := files.Loaded(func(path string, _ proc.FileID) bool {
 		name := filepath.Base(path)
 		return path == exe || name == "libc.so.6" || strings.HasPrefix(name, "libc-2.")
 	})

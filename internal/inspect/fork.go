@@ -109,8 +109,8 @@ func (in *Inspector) openIn(pid uint32) (h inheritance, err error) {
 }
 
 // madeSinceFork returns those of the devices that are meshes which the process is known to have made itself. Each mesh
-// makes a sub-device manager as it opens, and a counter in the library numbers managers. So a copy has a lower number than
-// the counter had at the fork, and that is at most what the counter of the other process is now.
+// makes a sub-device manager as it opens, and a counter in the library numbers managers. So a copy has a lower number
+// than the counter had at the fork, and that is at most what the counter of the other process is now.
 func (in *Inspector) madeSinceFork(from uint32, isMesh map[uint64]bool) map[uint64]bool {
 	made := map[uint64]bool{}
 	counter, ok := in.lib.Lookup(metal.NextManager)
@@ -137,9 +137,10 @@ func (in *Inspector) madeSinceFork(from uint32, isMesh map[uint64]bool) map[uint
 //
 // A device is the process's own if the process opened it, or allocated on it while the other process did not have it
 // open. So is a mesh (or a chip, if not all opened devices are known) that spans only chips of such devices, except a
-// mesh that the other process had open at the fork, or may have had. A mesh that was made after the fork is the process's
-// own, with its chips. The remaining ones are copies if all that the process opened is known. Otherwise only those are copies that the other process has open with the same chips, which
-// is all that can be compared: it may have closed some since.
+// mesh that the other process had open at the fork, or may have had. A mesh that was made after the fork is the
+// process's own, with its chips. The remaining ones are copies if all that the process opened is known. Otherwise only
+// those are copies that the other process has open with the same chips, which is all that can be compared: it may have
+// closed some since.
 func (in *Inspector) disown(layout *metal.Layout, fork *Fork, b *ProcessScan, allocators []uint64) (rest []uint64, err error) {
 	devices, itself, all := b.Devices, map[uint64]bool{}, false // itself are the devices that the process opened
 	b.Unsure, b.Shared = map[uint64]bool{}, map[uint64]bool{}

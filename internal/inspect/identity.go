@@ -82,7 +82,7 @@ func driverFunction(mem *memory.Process, name string) (uint64, error) {
 
 // symbolOf returns the address in a process of an exported symbol, from the first wanted file that exports it.
 func symbolOf(mem *memory.Process, name string, want func(path string) bool) (uint64, error) {
-	files, err := proc.Loaded(mem.PID(), func(path string, _ proc.FileID) bool { return want(path) })
+	files, err := mem.Loaded(func(path string, _ proc.FileID) bool { return want(path) })
 	if err != nil {
 		return 0, err
 	}

@@ -200,8 +200,8 @@ func (in *Inspector) Board(chip uint32) string {
 	return boardNames[board&0xffffffff]
 }
 
-// halMemories are the numbers of the runtime's HalMemType, which name a memory with all its parts: L1_SMALL and TRACE begin
-// elsewhere in it.
+// halMemories are the numbers of the runtime's HalMemType, which name a memory with all its parts: L1_SMALL and TRACE
+// begin elsewhere in it.
 var halMemories = map[aggregator.Memory]aggregator.Memory{aggregator.L1: 0, aggregator.DRAM: 1}
 
 // Capacity reads an allocator's banks. A memory that cannot be read stays unknown.
@@ -454,7 +454,7 @@ func (in *Inspector) ReadAt(p []byte, address uint64) error {
 
 // standardOf returns the C++ library that a process has loaded, and where; or nil.
 func standardOf(lib *metal.Library, mem *memory.Process) (*x86eval.Image, uint64) {
-	files, _ := proc.Loaded(mem.PID(), func(path string, _ proc.FileID) bool {
+	files, _ := mem.Loaded(func(path string, _ proc.FileID) bool {
 		return strings.HasPrefix(filepath.Base(path), "libstdc++.so")
 	})
 	if len(files) == 0 {

@@ -21,8 +21,8 @@ func TestRangeAsText(t *testing.T) {
 	}
 }
 
-// The node of a workload's map begins where the piece of memory does that it is in, whatever is in the places that its first
-// coordinate does not use.
+// The node of a workload's map begins where the piece of memory does that it is in, whatever is in the places that its
+// first coordinate does not use.
 func TestKeyOfAWorkloadsNode(t *testing.T) {
 	b, err := unix.Mmap(-1, 0, 1<<16, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {

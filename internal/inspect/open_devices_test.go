@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Whether the chips of a device closed since a program was launched is known where a mesh is open since, or an orphan with no
-// other mesh in between; else it is unknown or, where no orphan may have kept them open, they did.
+// Whether the chips of a device closed since a program was launched is known where a mesh is open since, or an orphan
+// with no other mesh in between; else it is unknown or, where no orphan may have kept them open, they did.
 func TestClosedSinceAProgramWasLaunched(t *testing.T) {
 	const chip, other, mesh, above, submesh = 1, 2, 10, 20, 30
 	open := func(next uint64, managers map[uint64]uint64, orphans ...orphan) *openDevices {

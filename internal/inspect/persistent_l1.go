@@ -8,8 +8,8 @@ import (
 	"tt-memtrace/internal/x86eval"
 )
 
-// persistentL1 returns what an allocator, at an offset of which it has an arena, has given of L1 outside of its buffers,
-// as a detail for people; empty if that is nothing.
+// persistentL1 returns what an allocator, at an offset of which it has an arena, has given of L1 outside of its
+// buffers, as a detail for people; empty if that is nothing.
 func (in *Inspector) persistentL1(allocator, offset uint64) string {
 	if offset == 0 {
 		return ""

@@ -174,8 +174,8 @@ func endOf(p *memory.Pages, program uint64) uint64 {
 	return endOfChunk(p, program-beforeProgram, program+programSize)
 }
 
-// endOfChunk returns the end of a malloc chunk, and at most end: the word at size is the chunk's size, with flags in the
-// lowest bits.
+// endOfChunk returns the end of a malloc chunk, and at most end: the word at size is the chunk's size, with flags in
+// the lowest bits.
 func endOfChunk(p *memory.Pages, size, end uint64) uint64 {
 	const flags, least = 7, 0x100 // bits, bytes
 	if bytes, err := p.U64(size); err == nil && bytes >= least {

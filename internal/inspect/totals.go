@@ -21,12 +21,12 @@ import (
 func (in *Inspector) runtimeTotals() map[uint64]shm.Process {
 	pid := in.mem.PID()
 	inner := pid
-	if own := proc.InnerPID(pid); own != 0 {
+	if own := proc.InnerPID(pid); own != 0 && in.mem.Live() {
 		inner = own
 	}
 	totals := map[uint64]shm.Process{}
 	// Without mappings, or if they cannot be read, there is no such witness.
-	_ = proc.Pieces(pid, func(m proc.Mapping, _ proc.Permissions) bool {
+	_ = in.mem.Pieces(func(m proc.Mapping, _ proc.Permissions) bool {
 		unique, ok := shm.UniqueOf(filepath.Base(m.Path))
 		if _, known := totals[unique]; !ok || known || m.Base != m.Region.Start {
 			return true

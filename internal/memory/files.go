@@ -53,6 +53,8 @@ func FilesOf(pid uint32) *Process { return Of(pid).Files() }
 // Files does what FilesOf does, for a process whose user is known.
 func (p *Process) Files() *Process {
 	switch user := os.Geteuid(); {
+	case p.source != nil:
+		return p
 	case p.user == nil:
 		return FilesOf(p.pid)
 	case user != 0 && p.user.id == uint32(user):
@@ -81,6 +83,9 @@ type mappedFile struct {
 // now. It fails with ErrServed or ErrNoAnswer if reading the file could wait for ever.
 func (p *Process) Open(m proc.Mapping) (file *os.File, err error) {
 	wanted := mappedFile{p.pid, m.ID.Inode, m.Region, m.Path}
+	if p.source != nil {
+		return p.source.Open(m)
+	}
 	if p.user == nil {
 		file, err = wanted.open()
 	} else {

@@ -10,8 +10,8 @@ import (
 	"tt-memtrace/internal/proc"
 )
 
-// The parts of a heap that others search give what one search from its beginning does: a part that begins in an
-// array, where what it has looks like chunks, is not believed, and where chunks do not follow each other all the rest is read.
+// The parts of a heap that others search give what one search from its beginning does: a part that begins in an array,
+// where what it has looks like chunks, is not believed, and where chunks do not follow each other all the rest is read.
 func TestPartsOfAHeapAreJoined(t *testing.T) {
 	const pages, partBytes, vptr = 4096, 1 << 20, 0x7f65_4321_0ab0
 	for name, damagedAt := range map[string]int{"whole": pages * proc.PageBytes, "damaged": pages * proc.PageBytes / 2} {

@@ -59,7 +59,9 @@ type Process struct {
 type state struct {
 	pid  uint32
 	user *user // nil: the calling process reads by itself
-	hung hang
+	// source is read in place of the live process, unless it is nil.
+	source Source
+	hung   hang
 	// filesHung: one of its files did not answer.
 	filesHung hang
 	// interrupted: nobody wants its data any more.
@@ -195,6 +197,9 @@ func (p *Process) readSome(b []byte, parts []unix.RemoteIovec) (int, error) {
 func (p *Process) tryRead(b []byte, parts []unix.RemoteIovec) (int, error) {
 	if p.hung.now.Load() {
 		return 0, ErrHung
+	}
+	if p.source != nil {
+		return p.readSource(b, parts)
 	}
 	if p.user == nil {
 		local := []unix.Iovec{{Base: &b[0], Len: uint64(len(b))}}

@@ -43,6 +43,9 @@ func (p *Process) Find(vptrs ...uint64) (Objects, error) {
 // std::make_shared whose control block has the vptr block (0 for none). It returns all such pointers; or none if time
 // was up or there were too many candidates.
 func (p *Process) FindShared(block uint64, vptrs ...uint64) (found Objects, pointers []uint64, err error) {
+	if p.source != nil {
+		return p.source.FindShared(block, vptrs...)
+	}
 	if p.user != nil {
 		return p.findApart(block, vptrs)
 	}

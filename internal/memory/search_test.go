@@ -9,9 +9,9 @@ import (
 	"time"
 	"unsafe"
 
-	"tt-memtrace/internal/proc"
-
 	"golang.org/x/sys/unix"
+
+	"tt-memtrace/internal/proc"
 )
 
 // room is memory that was not touched yet.

@@ -114,8 +114,8 @@ func (a BlockArrays) Header() uint32 {
 	return max(slices.Max(append([]uint32{a.Addresses, a.Sizes}, a.Flags...))+VectorSize, a.Base+8)
 }
 
-// BlockArrays finds these arrays by evaluating the function that lists the allocated blocks over a symbolic list of two.
-// The error wraps ErrUnsupported if that does not show exactly these.
+// BlockArrays finds these arrays by evaluating the function that lists the allocated blocks over a symbolic list of
+// two. The error wraps ErrUnsupported if that does not show exactly these.
 func (l *Library) BlockArrays() (BlockArrays, error) { return l.blockArrays() }
 
 func (l *Library) findBlockArrays() (a BlockArrays, err error) {

@@ -1,14 +1,14 @@
 package metal
 
 import (
-	"os"
+	"io"
 	"sync/atomic"
 )
 
 // fileBlocks reads a file in many small pieces that lie close together, as instructions do. It caches the blocks that
 // were read last.
 type fileBlocks struct {
-	file *os.File
+	file io.ReaderAt
 	kept [16]atomic.Pointer[fileBlock]
 }
 

@@ -81,7 +81,8 @@ func (e Evidence) Shows() string {
 }
 
 // Layout finds out where the library keeps a Buffer's fields. It evaluates functions of the library over a symbolic
-// buffer, and watches what they read, pass on and write. The error wraps ErrUnsupported if that proves nothing, or if two sources disagree.
+// buffer, and watches what they read, pass on and write. The error wraps ErrUnsupported if that proves nothing, or if
+// two sources disagree.
 func (l *Library) Layout() (*Layout, error) { return l.layout() }
 
 func (l *Library) findLayout() (*Layout, error) {

@@ -44,17 +44,19 @@ type Library struct {
 
 	file *os.File
 	// code is what Code reads: the file.
-	code    io.ReaderAt
-	blocks  *fileBlocks // of that file
-	elf     *elf.File
-	symbols map[string]elfSymbol
+	code   io.ReaderAt
+	blocks *fileBlocks // of that file
+	// standardReads, unless nil, notes what is read of the C++ library, by path.
+	standardReads func(f *os.File, path string) io.ReaderAt
+	elf           *elf.File
+	symbols       map[string]elfSymbol
 	// prefixed are the symbols by the prefixes of the probe table.
 	prefixed map[string][]elfSymbol
 	segments []elf.ProgHeader
 	image    func() (*x86eval.Image, error)
 	// Computed on first use: functions maps addresses to names, allocatorSet is where an allocator keeps its set of
-	// buffers, blockArrays where a list of blocks keeps these, uniqueID where a buffer keeps its number, and readers maps a kernel
-	// class's vtable to the function that reads the kernel's binaries.
+	// buffers, blockArrays where a list of blocks keeps these, uniqueID where a buffer keeps its number, and readers
+	// maps a kernel class's vtable to the function that reads the kernel's binaries.
 	functions    func() map[uint64]string
 	allocatorSet func() (uint64, error)
 	blockArrays  func() (BlockArrays, error)

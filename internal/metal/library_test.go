@@ -14,10 +14,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
-	"tt-memtrace/internal/proc"
 
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/internal/proc"
 	"tt-memtrace/test/fixture"
 )
 
@@ -517,7 +517,8 @@ func FuzzContainsName(f *testing.F) {
 	})
 }
 
-// All pieces of a library are known to be of one copy, also where its data can be executed, and those of another copy are not.
+// All pieces of a library are known to be of one copy, also where its data can be executed, and those of another copy
+// are not.
 func TestPiecesOfACopyAreLoadedAlike(t *testing.T) {
 	const bias, other = 0x7f9617c00000, 0x7f9610000000
 	l := &Library{segments: []elf.ProgHeader{

@@ -88,7 +88,8 @@ type Point struct {
 	Where []string
 	// Way is the way, or several with |, to which the point belongs; 0 is all.
 	Way Way
-	// Check, if set, returns why a probe on this symbol, one of Symbols, would send nothing useful in a library, or nil.
+	// Check, if set, returns why a probe on this symbol, one of Symbols, would send nothing useful in a library, or
+	// nil.
 	Check func(l *Library, symbol string) error
 	// throws, of a point where the runtime throws, reports whether it throws by the instance for these arguments there.
 	throws func([]ArgumentType) bool

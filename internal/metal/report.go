@@ -3,7 +3,9 @@ package metal
 import (
 	"errors"
 	"io"
+	"os"
 	"slices"
+	"sync"
 
 	"tt-memtrace/internal/x86eval"
 )
@@ -60,10 +62,7 @@ func ExamineExtents(path string) (*Report, []Extent, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	reads := &recorder{file: lib.file}
-	image, err := x86eval.NewImage(reads, 0)
-	lib.image = func() (*x86eval.Image, error) { return image, err }
-	reads.extents = nil // what it took to relocate it
+	reads := recorded(lib)
 	r := ExamineLibrary(lib)
 	for _, h := range hidden {
 		lib.deviceByVtable(h.mesh) // what it takes to find it in a stripped library
@@ -83,14 +82,55 @@ func ExamineExtents(path string) (*Report, []Extent, error) {
 	return r, reads.extents, nil
 }
 
+// OpenRecorded opens a library, and returns a function that tells which parts of it, and of the C++ library of
+// processes, were read so far, by path. An image of a process needs these, too.
+func OpenRecorded(path string) (*Library, func() map[string][]Extent, error) {
+	lib, err := OpenLibrary(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	reads := recorded(lib)
+	lib.code, lib.blocks = reads, &fileBlocks{file: reads}
+	all := map[string]*recorder{path: reads}
+	lib.standardReads = func(f *os.File, path string) io.ReaderAt {
+		all[path] = &recorder{file: f}
+		return all[path]
+	}
+	return lib, func() map[string][]Extent {
+		list := map[string][]Extent{}
+		for path, r := range all {
+			list[path] = r.list()
+		}
+		return list
+	}, nil
+}
+
+// recorded makes the library note what is read of its image.
+func recorded(l *Library) *recorder {
+	reads := &recorder{file: l.file}
+	image, err := x86eval.NewImage(reads, 0)
+	l.image = func() (*x86eval.Image, error) { return image, err }
+	reads.extents = nil // what it took to relocate it
+	return reads
+}
+
 // recorder notes what is read of a file.
 type recorder struct {
 	file    io.ReaderAt
+	mu      sync.Mutex
 	extents []Extent
+}
+
+func (r *recorder) list() []Extent {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.extents)
 }
 
 func (r *recorder) ReadAt(p []byte, offset int64) (int, error) {
 	n, err := r.file.ReadAt(p, offset)
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.extents = append(r.extents, Extent{offset, int64(n)})
 	return n, err
 }

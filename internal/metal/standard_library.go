@@ -1,6 +1,8 @@
 package metal
 
 import (
+	"io"
+
 	"tt-memtrace/internal/proc"
 	"tt-memtrace/internal/x86eval"
 )
@@ -29,7 +31,11 @@ func (l *Library) Standard(path string, m proc.Mapping) (*x86eval.Image, uint64)
 	var image *x86eval.Image
 	if st.Size <= maxStandard {
 		// The image reads the file, which is closed when nothing refers to the image any more.
-		image, err = x86eval.NewImage(f, 0)
+		var file io.ReaderAt = f
+		if l.standardReads != nil {
+			file = l.standardReads(f, m.Path)
+		}
+		image, err = x86eval.NewImage(file, 0)
 	}
 	if image == nil || err != nil {
 		f.Close()

@@ -20,8 +20,8 @@ const (
 	Text
 )
 
-// Arguments are the types of a message's arguments, the first in the lowest bits, and behind them which are texts: their
-// indexes, 0 in unused places.
+// Arguments are the types of a message's arguments, the first in the lowest bits, and behind them which are texts:
+// their indexes, 0 in unused places.
 type Arguments uint64
 
 const (

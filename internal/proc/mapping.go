@@ -153,7 +153,14 @@ const maxFiles = 4096
 // first piece with code. (Processes such as profilers also map files only to read them, which does not show where
 // their code and data are.)
 func Loaded(pid uint32, want func(path string, id FileID) bool) (list []Mapping, err error) {
-	err = Pieces(pid, func(m Mapping, p Permissions) bool {
+	return LoadedOf(func(visit func(Mapping, Permissions) bool) error { return Pieces(pid, visit) }, want)
+}
+
+// LoadedOf does what Loaded does for a process whose mapped pieces are visited by pieces.
+func LoadedOf(
+	pieces func(visit func(Mapping, Permissions) (more bool)) error, want func(path string, id FileID) bool,
+) (list []Mapping, err error) {
+	err = pieces(func(m Mapping, p Permissions) bool {
 		if p.Execute() && !slices.ContainsFunc(list, m.Alike) && want(m.Path, m.ID) {
 			list = append(list, m)
 		}

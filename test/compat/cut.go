@@ -30,6 +30,11 @@ func Cut(path string) (*Sparse, error) {
 		return nil, err
 	}
 	report.Library.Close()
+	return CutParts(path, extents)
+}
+
+// CutParts keeps of a library these parts, and what Cut keeps beside them.
+func CutParts(path string, extents []metal.Extent) (*Sparse, error) {
 	file, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
@@ -67,7 +72,7 @@ func (c *cutter) keep(offset, length int64) {
 // entries keeps how each function begins that a point could be made of.
 func (c *cutter) entries() error {
 	list, err := c.elf.Symbols()
-	if err != nil {
+	if err != nil && !errors.Is(err, elf.ErrNoSymbols) {
 		return err
 	}
 	for _, s := range list {

@@ -8,7 +8,8 @@ import (
 //go:embed marks.tsv
 var marksFile string
 
-// Mark is a mark that remains: in a way of holding memory, looked at in a mode, the numbers have a reason not to be exact.
+// Mark is a mark that remains: in a way of holding memory, looked at in a mode, the numbers have a reason not to be
+// exact.
 type Mark struct {
 	// Way and Mode are names, or * for all. Before is the release from which on it does not remain, or *.
 	Way, Mode, Before string

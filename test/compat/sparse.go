@@ -2,6 +2,7 @@ package compat
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -88,6 +89,25 @@ func (s *Sparse) WriteFile(path string) error {
 	}
 	return errors.Join(err, f.Close())
 }
+
+// MarshalBinary implements encoding.BinaryMarshaler.
+func (s *Sparse) MarshalBinary() ([]byte, error) {
+	var b bytes.Buffer
+	err := s.encode(&b)
+	return b.Bytes(), err
+}
+
+// UnmarshalBinary implements encoding.BinaryUnmarshaler.
+func (s *Sparse) UnmarshalBinary(b []byte) error {
+	read, err := decode(bytes.NewReader(b))
+	if err == nil {
+		*s = *read
+	}
+	return err
+}
+
+// Keep keeps data at an offset.
+func (s *Sparse) Keep(offset int64, data []byte) { s.put(offset, data) }
 
 // Clone can be changed without changing the original.
 func (s *Sparse) Clone() *Sparse {
