@@ -92,7 +92,7 @@ func (p *ProcessSnapshot) show() {
 	p.Counters = ProcessCounters{
 		Allocs: seen(c.Allocs), Frees: seen(c.Frees), ImplicitFrees: seen(c.ImplicitFrees),
 		Launches: seen(c.Launches), UnknownLaunches: seen(c.UnknownLaunches), Replays: seen(c.Replays),
-		UnmatchedFrees: c.UnmatchedFrees, Replaced: c.Replaced, UnknownKernels: c.UnknownKernels, Odd: c.Odd,
+		UnmatchedFrees: c.UnmatchedFrees, Replaced: c.Replaced, Odd: c.Odd,
 	}
 }
 

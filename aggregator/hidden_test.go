@@ -18,7 +18,7 @@ func TestShownNumbersAreQuantities(t *testing.T) {
 		"Source": true, "Status": true, "Signal": true,
 		// The size of a memory; its Known is read with it. What a comparison did, and what the tracer noticed.
 		"Count": true, "Bytes": true, "Comparisons": true, "Compared": true, "Found": true, "Repaired": true,
-		"UnmatchedFrees": true, "Replaced": true, "UnknownKernels": true, "Odd": true,
+		"UnmatchedFrees": true, "Replaced": true, "Odd": true,
 		// The events themselves.
 		"Events": true, "Lost": true, "Exited": true, "ExitedInexact": true, "Launches": true,
 		// What the runtime's shared memory says of exited processes.

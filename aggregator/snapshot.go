@@ -207,8 +207,8 @@ type ProcessCounters struct {
 	Launches, UnknownLaunches exact.Quantity
 	// Replays of recorded traces: which programs these launch is not known. A lower bound as Launches.
 	Replays exact.Quantity
-	// UnmatchedFrees, Replaced, UnknownKernels and Odd count what was noticed, as in a ProcessTally.
-	UnmatchedFrees, Replaced, UnknownKernels, Odd uint64
+	// UnmatchedFrees, Replaced and Odd count what was noticed, as in a ProcessTally.
+	UnmatchedFrees, Replaced, Odd uint64
 }
 
 func (c Chip) compare(d Chip) int {
