@@ -95,16 +95,10 @@ func (ds *devices) capacities(p *traced, now bool) {
 			}
 			continue
 		}
-		if len(d.chips) == 0 && u.age() >= settle { // sooner, the device or its process may just be ending
-			if u.why != nil {
-				p.noticeOnce(ds.core, u.why)
-				u.why = nil
-			}
-			// A submesh that closes with its mesh has no record of that.
-			if d.described && d.closing == nil && p.IsClosed(address) {
-				ds.notOpen(p, nowOf(p.mapping.PID), address, 0)
-				continue
-			}
+		if u.why != nil && len(d.chips) == 0 && u.age() >= settle {
+			// Sooner, the device or its process may just be ending.
+			p.noticeOnce(ds.core, u.why)
+			u.why = nil
 		}
 		if !u.again(opening) {
 			p.devices.sized(address)

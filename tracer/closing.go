@@ -39,13 +39,13 @@ func (ds *devices) closes(rec record, e *bpf.MemtraceTtObject) {
 	if a, _, _ := p.AllocatorOf(address); a != 0 {
 		c.allocator = a
 	}
+	alone := p.devices.onlyRead(address)
 	for mesh, m := range p.devices.described() {
 		switch {
 		case m.mesh && (p.Within(mesh, address) || !d.mesh && p.devices.shareChips(mesh, address)):
 			c.above[mesh], _, _ = p.AllocatorOf(mesh)
-		case mesh != address && len(m.chips) == 0 && m.closing == nil && p.IsClosed(mesh):
-			// It is gone before it was read, and has no record of its own: it closed with its mesh, which is this one
-			// unless several close while the tracer is behind.
+		case mesh != address && len(m.chips) == 0 && m.closing == nil && alone && p.IsClosed(mesh):
+			// It is gone before it was read. If its mesh is not this one, or not known to be, it stays marked.
 			c.above[mesh] = p.allocators.on(mesh)
 		}
 	}

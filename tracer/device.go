@@ -119,6 +119,16 @@ func (ds *deviceTable) shareChips(one, other uint64) bool {
 	return slices.ContainsFunc(ds.chips(one), func(c aggregator.Chip) bool { return slices.Contains(ds.chips(other), c) })
 }
 
+// onlyRead reports whether a mesh is the only one of which the chips are known.
+func (ds *deviceTable) onlyRead(mesh uint64) bool {
+	for address, d := range ds.described() {
+		if d.mesh && len(d.chips) > 0 && address != mesh {
+			return false
+		}
+	}
+	return ds.get(mesh).mesh
+}
+
 // notAbove removes a device from those that close with others: another device is at its address now, or it is closed
 // already.
 func (ds *deviceTable) notAbove(address uint64) {

@@ -141,14 +141,20 @@ func (bs *buffers) probeSizes(of *attachment) {
 func (p *traced) bank(allocator uint64, m aggregator.Memory) (metal.Bank, error) {
 	a := p.allocators.of(allocator)
 	bank, known := a.banks[m]
-	if known {
+	if bank.Valid() {
 		return bank, nil
 	}
-	bank, err := p.Bank(p.of.sizes.ReservedSizes, allocator, m)
-	if err != nil {
+	var err error
+	if !known {
+		bank, err = p.Bank(p.of.sizes.ReservedSizes, allocator, m)
+	}
+	if !bank.Valid() { // the other allocator may have become known since
 		if same, known := p.bankOfChips(a, m); known {
 			bank, err = same, nil
 		}
+	}
+	if known && !bank.Valid() {
+		return bank, nil
 	}
 	if errors.Is(err, memory.ErrLater) {
 		return bank, err

@@ -663,6 +663,9 @@ func TestBanksOfAnAllocatorThatIsGone(t *testing.T) {
 	for _, device := range []uint64{mesh, submesh, elsewhere} {
 		p.allocators.of(device + 1).device = device
 	}
+	if bank, err := p.bank(submesh+1, aggregator.DRAM); err != nil || bank.Valid() {
+		t.Errorf("before the mesh's are known: %+v, %v", bank, err)
+	}
 	p.allocators[mesh+1].banks = map[aggregator.Memory]metal.Bank{aggregator.DRAM: dram, aggregator.L1: dram}
 	for _, test := range []struct {
 		allocator uint64

@@ -178,14 +178,11 @@ func TestDeviceThatIsGoneBeforeItIsRead(t *testing.T) {
 	fixture.Do(t, p, "alloc 200 4 0 0 8192 1024 64")
 	fixture.Do(t, p, "destroy 4")
 	fixture.Do(t, p, "vanish 4")
+	fixture.Do(t, p, "close 0")
+	fixture.Do(t, p, "destroy 0")
 	release()
-	tr.await("its chips are unknown", func() bool {
-		tr.mu.Lock()
-		defer tr.mu.Unlock()
-		return tr.delivered[aggregator.AllocatorGone] > 0
-	})
-	tr.await("it is closed", func() bool {
+	tr.await("both are closed", func() bool {
 		s, _ := tr.lookup(p.PID)
-		return s.Exact() && s.Buffers.Is(1) && len(s.Chips) == 2
+		return s.Exact() && s.Buffers.Is(0) && len(s.Chips) == 0
 	})
 }
