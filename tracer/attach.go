@@ -2,7 +2,6 @@ package tracer
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,10 +10,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/bpf"
 	"tt-memtrace/internal/discover"
 	"tt-memtrace/internal/inspect"
 	"tt-memtrace/internal/memory"
@@ -75,48 +74,6 @@ func newAttacher(e *env) *attacher {
 		uprobes:   &uprobes{env: e, closing: make(chan struct{}, maxClosing)},
 		users:     map[proc.FileID]unix.Timespec{},
 	}
-}
-
-// discover attaches to processes as they map the runtime. Examining a process takes far longer than reading that it
-// mapped something, so other goroutines do it: the kernel drops records that are not read in time.
-func (t *Tracer) discover(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		return t.watch.Run(ctx, func(pid uint32, at uint64) {
-			if t.opts.Follow != 0 {
-				t.unexamined.add(pid)
-			}
-			t.found.AddSeen(pid, at)
-		}, t.found.Missed)
-	})
-	looks := looks{look: func(pid uint32, seen uint64) {
-		if ctx.Err() == nil {
-			t.attacher.look(pid, seen)
-		}
-	}, start: g.Go}
-	g.Go(func() error {
-		for {
-			pids, all, err := t.found.Wait(ctx)
-			if err != nil {
-				return nil
-			}
-			if all {
-				// The kernel dropped records. Their processes are unknown, so examine all.
-				everyone, err := proc.PIDs()
-				if err != nil {
-					return fmt.Errorf("listing processes: %w", err)
-				}
-				clear(pids)
-				for _, pid := range everyone {
-					pids[pid] = 0
-				}
-			}
-			for pid, seen := range pids {
-				looks.add(proc.User(pid), pid, seen)
-			}
-		}
-	})
-	return g.Wait()
 }
 
 // looks examines processes: those of one user one after the other, those of different users in parallel. A user's files
@@ -243,17 +200,6 @@ func (ar *attacher) lookLater(pid uint32, seen uint64, why error) {
 		ar.mu.Unlock()
 	}
 	time.AfterFunc(lookAgain, func() { ar.found.AddSeen(pid, seen) })
-}
-
-// Waiting lists those of Options.PIDs that do not map the runtime yet.
-func (t *Tracer) Waiting() []uint32 {
-	var waiting []uint32
-	for _, pid := range t.opts.PIDs {
-		if list, err := t.finder.Mappings(pid); len(list) == 0 && (err == nil || errors.Is(err, discover.ErrNoRuntime)) {
-			waiting = append(waiting, pid)
-		}
-	}
-	return waiting
 }
 
 // attachTo does what attach does, and opens the mapped file if attach needs it. Most processes map a file that has
@@ -537,4 +483,72 @@ func (ar *attacher) notice(pid uint32, why error) {
 	if last := ar.lastNotice.Swap(&text); last == nil || *last != text {
 		ar.opts.Notice(text)
 	}
+}
+
+// attachment is a library with probes, or one that is about to get them.
+type attachment struct {
+	// index is the library's number in records; libraries with the same layout share it.
+	index uint32
+	// mapped are the file IDs under which processes map it; guarded by libraries.indexMu.
+	mapped map[proc.FileID]bool
+	tenant string // the tenant of the first process that mapped it
+	lib    *metal.Library
+	cover  *metal.Coverage
+	// failureProbes are where its allocations and programs fail.
+	failureProbes []metal.Probe
+	layout        *metal.Layout
+	// build is shared by copies of one file, which also share what was read from it.
+	build *build
+	// sizes computes how much of each bank a buffer takes; nil if a probe reads that.
+	sizes *reservedSizes
+	// slot is the layout that the BPF programs use for it.
+	slot bpf.MemtraceTtLayout
+	// probes are its file's probes; nil before it has any. Attachments to other names of the file share them.
+	probes *probeSet
+	// overwritten is set when the file's contents changed; it then has no probes.
+	overwritten atomic.Bool
+	// watch is the inotify descriptor for writes to the file, and modified its modification time when the watch was
+	// added.
+	watch    int32
+	modified unix.Timespec
+	// changed is the file's last change time. An overlay changes it just before it copies the file up.
+	changed unix.Timespec
+	// plain means that its file ID is unique while it is open, and is the one that mappings show.
+	plain bool
+}
+
+// build identifies one library's content, in whatever files. Copies count as one build only within a tenant.
+type build struct {
+	_ byte // not zero-sized, so that each has its own address
+}
+
+// reservedSizes computes how much of each bank a library's buffers take.
+type reservedSizes struct {
+	*metal.ReservedSizes
+	// known are the sizes computed so far, 0 for a failure.
+	known map[sizeKey]uint64
+	// probing: the spare probe was requested.
+	probing bool
+}
+
+type sizeKey struct {
+	bank  metal.Bank
+	shape metal.Shape
+}
+
+func newReservedSizes(lib *metal.Library) (*reservedSizes, error) {
+	sizes, err := lib.ReservedSizes()
+	if err != nil {
+		return nil, err
+	}
+	return &reservedSizes{ReservedSizes: sizes, known: map[sizeKey]uint64{}}, nil
+}
+
+// notCovered names what the tracer does not see in processes with this library.
+func (a *attachment) notCovered() []string {
+	list := a.cover.NotCovered()
+	if len(metal.MissingFailurePoints(a.failureProbes)) > 0 {
+		list = append(list, aggregator.FailuresNotCovered)
+	}
+	return list
 }

@@ -11,13 +11,6 @@ import (
 // before anything is allocated in them. It also reads again a device that a buffer named while its chips could not be
 // read.
 
-// unsized is a device whose allocator or chips are unknown.
-type unsized struct {
-	attempt
-	// why is the error of reading its chips when a buffer named it; nil once noticed.
-	why error
-}
-
 // maxUnsized bounds the devices per process that are read in this way.
 const maxUnsized = 256
 

@@ -10,17 +10,6 @@ import (
 // then the device keeps its buffers. So a closing device counts as open until its memory says that it is closed, its
 // allocator ends, or another device opens at its address.
 
-// closing is a device that began to close.
-type closing struct {
-	origin
-	attempt
-	// allocator is the device's, 0 if unknown.
-	allocator uint64
-	// above maps the meshes that close with the device, though no probe is hit for them, to their allocators (0 if
-	// unknown): a mesh's submeshes, and the meshes that have a chip.
-	above map[uint64]uint64
-}
-
 // maxAsked bounds the closing devices per process; beyond it, a closing device counts as closed.
 const maxAsked = 256
 

@@ -2,8 +2,6 @@ package tracer
 
 import (
 	"errors"
-	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -11,9 +9,6 @@ import (
 	"tt-memtrace/bpf"
 	"tt-memtrace/internal/proc"
 )
-
-// filled counts entries that the reader sees while it walks a table.
-type filled struct{ launches atomic.Uint64 }
 
 // KindNames are the names of record kinds, by number; kind 0 has none.
 var KindNames = [bpf.MemtraceTtKindTT_KINDS]string{
@@ -99,29 +94,6 @@ func (t *Tracer) Refused() int {
 		}
 	}
 	return n
-}
-
-// Counters sums the BPF programs' counters over all CPUs.
-func (e *env) Counters() (bpf.MemtraceTtCounters, error) {
-	var sum bpf.MemtraceTtCounters
-	var each []bpf.MemtraceTtCounters
-	if err := e.objects.Counters.Lookup(uint32(0), &each); err != nil {
-		return sum, fmt.Errorf("reading the counters: %w", err)
-	}
-	for _, c := range each {
-		for i := range c.Seen {
-			sum.Seen[i] += c.Seen[i]
-			sum.Lost[i] += c.Lost[i]
-			sum.Unread[i] += c.Unread[i]
-		}
-		sum.Hooked += c.Hooked
-		sum.Truncated += c.Truncated
-		sum.Unreserved += c.Unreserved
-		sum.Clipped += c.Clipped
-		sum.Uncounted += c.Uncounted
-	}
-	sum.Unreserved += e.unreserved.Load()
-	return sum, nil
 }
 
 // Behind returns the age of the newest event read while other events wait; 0 if none waits. It may be called from any

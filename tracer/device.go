@@ -202,3 +202,27 @@ func (as allocatorTable) forgetBanks() {
 		a.banks = nil
 	}
 }
+
+// closing is a device that began to close.
+type closing struct {
+	origin
+	attempt
+	// allocator is the device's, 0 if unknown.
+	allocator uint64
+	// above maps the meshes that close with the device, though no probe is hit for them, to their allocators (0 if
+	// unknown): a mesh's submeshes, and the meshes that have a chip.
+	above map[uint64]uint64
+}
+
+// unsized is a device whose allocator or chips are unknown.
+type unsized struct {
+	attempt
+	// why is the error of reading its chips when a buffer named it; nil once noticed.
+	why error
+}
+
+// waiting is an action that waits for a device's chips.
+type waiting struct {
+	program uint64
+	do      func()
+}

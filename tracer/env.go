@@ -173,3 +173,98 @@ func (w *watched) has(pid uint32) bool {
 	is, err := w.at(pid)
 	return err == nil && *is != 0
 }
+
+// Options say what to trace.
+type Options struct {
+	// PIDs to trace; other processes then cost nothing.
+	PIDs []uint32
+	// Follow traces only the descendants of this process, across exec. Set it to the tracer's own PID before starting
+	// a command.
+	Follow uint32
+	// Libraries are files that contain the runtime under another name than its own.
+	Libraries []string
+	// RingBytes is the size of the ring buffer, a power of two; 0 for DefaultRingBytes.
+	RingBytes uint32
+	// Stacks adds the thread's stack to each allocation and free. Failures always have theirs.
+	Stacks bool
+	// StacksPaused, with Stacks, sends no stacks until SendStacks asks for them.
+	StacksPaused bool
+	// Lacks lists features that the tracer treats as missing even if the kernel has them, for tests.
+	Lacks Lacks
+	// Notice receives one line that the user should know, such as why a process cannot be traced. It may be called
+	// from any goroutine.
+	Notice func(string)
+}
+
+// DefaultRingBytes holds a hundred thousand allocations and frees: a tenth of a second at a million a second.
+const DefaultRingBytes = 8 << 20
+
+// Lacks names features of newer kernels that this one lacks.
+type Lacks struct {
+	// MultiUprobes, from Linux 6.6: one link for all probes in a library. Without them each probe has a perf event of
+	// its own.
+	MultiUprobes bool
+	// PIDFilter, from Linux 6.10 and later versions of 6.6 and 6.9: multi-uprobes with a PID are hit by all threads
+	// of the process. Without it the probes are hit by all processes, and the BPF programs skip those that are not
+	// traced.
+	PIDFilter bool
+}
+
+// maxOwnProbes is the most processes that get probes of their own. A hit runs through the probes of all of them to
+// find the right one; the map of traced processes costs the same for any number.
+const maxOwnProbes = 4
+
+// unexamined are the processes that the watcher saw map what may be the runtime, until they are examined, with when it
+// was last. It is kept for the processes of a command alone.
+type unexamined struct {
+	mu     sync.Mutex
+	mapped map[uint32]time.Time
+}
+
+// filled counts entries that the reader sees while it walks a table.
+type filled struct{ launches atomic.Uint64 }
+
+const pause = time.Second
+
+// add notes that a process mapped something.
+func (u *unexamined) add(pid uint32) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	const most = 4096
+	if u.mapped == nil || len(u.mapped) >= most {
+		u.mapped = map[uint32]time.Time{}
+	}
+	u.mapped[pid] = time.Now()
+}
+
+// take forgets a process, and reports whether it waited to be examined.
+func (u *unexamined) take(pid uint32) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	at, waits := u.mapped[pid]
+	delete(u.mapped, pid)
+	return waits && time.Since(at) < unexaminedFor
+}
+
+// Counters sums the BPF programs' counters over all CPUs.
+func (e *env) Counters() (bpf.MemtraceTtCounters, error) {
+	var sum bpf.MemtraceTtCounters
+	var each []bpf.MemtraceTtCounters
+	if err := e.objects.Counters.Lookup(uint32(0), &each); err != nil {
+		return sum, fmt.Errorf("reading the counters: %w", err)
+	}
+	for _, c := range each {
+		for i := range c.Seen {
+			sum.Seen[i] += c.Seen[i]
+			sum.Lost[i] += c.Lost[i]
+			sum.Unread[i] += c.Unread[i]
+		}
+		sum.Hooked += c.Hooked
+		sum.Truncated += c.Truncated
+		sum.Unreserved += c.Unreserved
+		sum.Clipped += c.Clipped
+		sum.Uncounted += c.Uncounted
+	}
+	sum.Unreserved += e.unreserved.Load()
+	return sum, nil
+}

@@ -11,15 +11,6 @@ import (
 	"tt-memtrace/internal/metal"
 )
 
-// notCovered names what the tracer does not see in processes with this library.
-func (a *attachment) notCovered() []string {
-	list := a.cover.NotCovered()
-	if len(metal.MissingFailurePoints(a.failureProbes)) > 0 {
-		list = append(list, aggregator.FailuresNotCovered)
-	}
-	return list
-}
-
 // failures are the records of allocations and programs that found no room.
 type failures struct {
 	*core

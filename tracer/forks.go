@@ -183,40 +183,6 @@ func (fo *forks) inherited(p *traced) map[uint64]bool {
 	return list
 }
 
-// copiesAreOwn handles the end of a process: copies of its objects now belong to its forked children.
-func (lv *lives) copiesAreOwn(from origin) {
-	for _, p := range lv.processes.each() {
-		if p.reconciliation.forkedFrom == from.pid {
-			p.reconciliation.forkedFrom = proc.ForkedFrom(p.mapping)
-			p.leftover, p.usedBefore = nil, nil
-			p.start.Late = true
-			lv.describe(p, from.time)
-			lv.comparisons.read(p, true)
-		}
-	}
-}
-
-// use notes that a forked process allocated on a device. So the device is its own, or a copy of one that another
-// process has open.
-func (p *traced) use(device uint64) {
-	if p.used == nil {
-		p.used = map[uint64]bool{}
-	}
-	if p.used[device] {
-		return
-	}
-	if len(p.used) >= maxClosed {
-		clear(p.used)
-	}
-	p.used[device] = true
-	if p.unsure { // fewer devices are unsure now
-		p.doubt()
-		if p.FindsPrograms() { // the scan left out the programs on this device
-			p.unreadParts++
-		}
-	}
-}
-
 // leaves records which buffers may be the process's own on copied devices. Only those of the first scan that knows
 // them count: later ones have events.
 func (p *traced) leaves(rd *reading) {

@@ -6,13 +6,10 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
-	"time"
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
-
-const pause = time.Second
 
 // Loading the BPF programs allocates 6 MB of garbage. With the usual GOGC, which collects often while the heap is
 // small, collection takes an eighth of the loading time. So it waits for the next pause.

@@ -17,17 +17,6 @@ import (
 	"tt-memtrace/internal/metal"
 )
 
-// Lacks names features of newer kernels that this one lacks.
-type Lacks struct {
-	// MultiUprobes, from Linux 6.6: one link for all probes in a library. Without them each probe has a perf event of
-	// its own.
-	MultiUprobes bool
-	// PIDFilter, from Linux 6.10 and later versions of 6.6 and 6.9: multi-uprobes with a PID are hit by all threads
-	// of the process. Without it the probes are hit by all processes, and the BPF programs skip those that are not
-	// traced.
-	PIDFilter bool
-}
-
 // kernelLacks finds out what the kernel lacks. If that is not permitted, it goes by the version.
 var kernelLacks = sync.OnceValue(func() Lacks {
 	err := features.HaveBPFLinkUprobeMulti()
@@ -89,10 +78,6 @@ type uprobes struct {
 	releasing sync.WaitGroup
 	closing   chan struct{} // a semaphore: one element for each link that is being closed
 }
-
-// maxOwnProbes is the most processes that get probes of their own. A hit runs through the probes of all of them to
-// find the right one; the map of traced processes costs the same for any number.
-const maxOwnProbes = 4
 
 // noticeMissingFeatures tells the user once what the missing features mean.
 func (up *uprobes) noticeMissingFeatures() {

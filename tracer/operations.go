@@ -12,12 +12,6 @@ import (
 	"tt-memtrace/internal/proc"
 )
 
-// callerRange is where a process maps a file with launching functions.
-type callerRange struct {
-	start, end, offset uint64
-	callers            *metal.Launchers
-}
-
 // unnamed is a workload that got a program at a time (since) and whose operation is still unknown.
 type unnamed struct {
 	pid    uint32

@@ -42,11 +42,6 @@ type probeSet struct {
 	test metal.Probe
 }
 
-// moment is a time on the watcher's clock (CLOCK_MONOTONIC in ns) and on that of starts of processes (proc.Ticks).
-type moment struct{ at, ticks uint64 }
-
-func momentNow() moment { return moment{proc.Now(), proc.Ticks()} }
-
 // errNotCompared is wrapped by errors that leave open whether a file has probes.
 var errNotCompared = errors.New("whether its file has probes is unknown: it may have another name in an overlay")
 

@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"iter"
 
+	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/inspect"
 	"tt-memtrace/internal/memory"
+	"tt-memtrace/internal/proc"
 )
 
 // stage is how far the reader knows a process.
@@ -197,4 +200,102 @@ func (ps processes) relate(pid uint32, files *memory.Process) *relations {
 		p.relations = newRelations(files)
 	}
 	return p.relations
+}
+
+// traced is a process that maps the runtime.
+type traced struct {
+	mapping proc.Mapping
+	of      *attachment
+	// others are further builds of the runtime that the process maps.
+	others []another
+	// start is the process's last description (ProcessStart).
+	start aggregator.Process
+	// marked is why the process stays marked until it ends, or empty.
+	marked string
+
+	// Inspector reads the process for the reader of events. It does not wait: a slow read fails with memory.ErrLater.
+	*inspect.Inspector
+	// patient reads the process for background goroutines. It waits for the process's memory.
+	patient *inspect.Inspector
+	// lateReads and hung are the state when the process was last marked: how many reads had come too late, and
+	// whether its memory did not answer.
+	lateReads uint64
+	hung      bool
+	// unread counts its events that could not be read completely, and unreadParts those of them that make up
+	// programs.
+	unread, unreadParts uint64
+	reconciliation      reconciliation
+
+	// found is when the process was first examined, and at when it was examined last.
+	found, at uint64
+	// first and last are the times of the first and the last record that was attributed to the process; 0 if there
+	// was none.
+	first, last uint64
+	seen        uint64 // as in announcement
+	late        bool   // it may have used the library before the probes were attached
+
+	chips   *inspect.Chips
+	devices deviceTable
+	// noticed is set once a notice said what could not be read of it.
+	noticed    bool
+	allocators allocatorTable
+	// hooked are Buffers that graph capture took: the allocator reserves nothing for them.
+	hooked map[uint64]struct{}
+	// resident is the host memory (RSS) in the last event, in bytes.
+	resident uint64
+
+	// For a forked child: used are the devices on which it allocated. unsure is set while some other device may be
+	// either a copy of its parent's or its own.
+	used   map[uint64]bool
+	unsure bool
+	// leftover is what it may have allocated on copies of devices before tracing began; nil until known. usedBefore
+	// are the copies on which it had allocated before: for these the answer is unknown.
+	leftover   *inspect.Leftover
+	usedBefore map[uint64]bool
+}
+
+// another is a build that a process maps, but by which it is not read.
+type another struct {
+	*inspect.Inspector // see traced
+	patient            *inspect.Inspector
+	mapping            proc.Mapping
+	of                 *attachment
+}
+
+func (p *traced) hook(buffer uint64) {
+	if p.hooked == nil {
+		p.hooked = map[uint64]struct{}{}
+	}
+	p.hooked[buffer] = struct{}{}
+}
+
+// unhook reports whether a Buffer was hooked that is now freed, or whose address another Buffer has now.
+func (p *traced) unhook(buffer uint64) bool {
+	if len(p.hooked) == 0 {
+		return false
+	}
+	_, was := p.hooked[buffer]
+	delete(p.hooked, buffer)
+	return was
+}
+
+// use notes that a forked process allocated on a device. So the device is its own, or a copy of one that another
+// process has open.
+func (p *traced) use(device uint64) {
+	if p.used == nil {
+		p.used = map[uint64]bool{}
+	}
+	if p.used[device] {
+		return
+	}
+	if len(p.used) >= maxClosed {
+		clear(p.used)
+	}
+	p.used[device] = true
+	if p.unsure { // fewer devices are unsure now
+		p.doubt()
+		if p.FindsPrograms() { // the scan left out the programs on this device
+			p.unreadParts++
+		}
+	}
 }

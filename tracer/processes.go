@@ -3,6 +3,7 @@ package tracer
 import (
 	"errors"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -14,75 +15,6 @@ import (
 	"tt-memtrace/internal/proc"
 	"tt-memtrace/internal/watch"
 )
-
-// traced is a process that maps the runtime.
-type traced struct {
-	mapping proc.Mapping
-	of      *attachment
-	// others are further builds of the runtime that the process maps.
-	others []another
-	// start is the process's last description (ProcessStart).
-	start aggregator.Process
-	// marked is why the process stays marked until it ends, or empty.
-	marked string
-
-	// Inspector reads the process for the reader of events. It does not wait: a slow read fails with memory.ErrLater.
-	*inspect.Inspector
-	// patient reads the process for background goroutines. It waits for the process's memory.
-	patient *inspect.Inspector
-	// lateReads and hung are the state when the process was last marked: how many reads had come too late, and
-	// whether its memory did not answer.
-	lateReads uint64
-	hung      bool
-	// unread counts its events that could not be read completely, and unreadParts those of them that make up
-	// programs.
-	unread, unreadParts uint64
-	reconciliation      reconciliation
-
-	// found is when the process was first examined, and at when it was examined last.
-	found, at uint64
-	// first and last are the times of the first and the last record that was attributed to the process; 0 if there
-	// was none.
-	first, last uint64
-	seen        uint64 // as in announcement
-	late        bool   // it may have used the library before the probes were attached
-
-	chips   *inspect.Chips
-	devices deviceTable
-	// noticed is set once a notice said what could not be read of it.
-	noticed    bool
-	allocators allocatorTable
-	// hooked are Buffers that graph capture took: the allocator reserves nothing for them.
-	hooked map[uint64]struct{}
-	// resident is the host memory (RSS) in the last event, in bytes.
-	resident uint64
-
-	// For a forked child: used are the devices on which it allocated. unsure is set while some other device may be
-	// either a copy of its parent's or its own.
-	used   map[uint64]bool
-	unsure bool
-	// leftover is what it may have allocated on copies of devices before tracing began; nil until known. usedBefore
-	// are the copies on which it had allocated before: for these the answer is unknown.
-	leftover   *inspect.Leftover
-	usedBefore map[uint64]bool
-}
-
-func (p *traced) hook(buffer uint64) {
-	if p.hooked == nil {
-		p.hooked = map[uint64]struct{}{}
-	}
-	p.hooked[buffer] = struct{}{}
-}
-
-// unhook reports whether a Buffer was hooked that is now freed, or whose address another Buffer has now.
-func (p *traced) unhook(buffer uint64) bool {
-	if len(p.hooked) == 0 {
-		return false
-	}
-	_, was := p.hooked[buffer]
-	delete(p.hooked, buffer)
-	return was
-}
 
 // lives follows processes from when they are found until they have ended.
 type lives struct {
@@ -400,4 +332,88 @@ func (lv *lives) process(from origin, library uint8) (p *traced, known bool) {
 	}
 	lv.found.Add(from.pid) // opening the files that it maps can take long
 	return nil, false
+}
+
+// judged marks the processes that use a library that is not traced.
+func (lv *lives) judged() {
+	for _, v := range lv.attacher.refusals.verdicts.take() {
+		if v.of == nil {
+			lv.mark(v.pid, v)
+		}
+		for pid, p := range lv.processes.each() {
+			if v.of != nil && p.of == v.of {
+				lv.mark(pid, v)
+			}
+		}
+	}
+}
+
+// mapsAnother notes that a process has mapped another build, and reads what that held before.
+func (lv *lives) mapsAnother(p *traced, a announcement) {
+	if len(p.others) >= maxMapped || slices.ContainsFunc(p.others, func(o another) bool { return o.of == a.of && a.of.lib.LoadedAlike(o.mapping, a.mapping) }) {
+		return
+	}
+	in := inspect.New(a.of.lib, a.mapping)
+	p.others = append(p.others, another{in.Hurried(), in, a.mapping, a.of})
+	if !a.late {
+		return
+	}
+	p.start.Late = true
+	lv.describe(p, a.at)
+	lv.comparisons.read(p, true) // a reading under way starts again
+}
+
+// copiesAreOwn handles the end of a process: copies of its objects now belong to its forked children.
+func (lv *lives) copiesAreOwn(from origin) {
+	for _, p := range lv.processes.each() {
+		if p.reconciliation.forkedFrom == from.pid {
+			p.reconciliation.forkedFrom = proc.ForkedFrom(p.mapping)
+			p.leftover, p.usedBefore = nil, nil
+			p.start.Late = true
+			lv.describe(p, from.time)
+			lv.comparisons.read(p, true)
+		}
+	}
+}
+
+// endedUnknown handles the end of a process that was not announced: if it mapped the runtime, it is reported.
+func (lv *lives) endedUnknown(from origin, how *aggregator.Exit) {
+	if lv.opts.Follow == 0 {
+		return
+	}
+	if lv.unexamined.take(from.pid) {
+		lv.missedWhole(from.pid)
+		return
+	}
+	lv.unknownEnds = append(lv.unknownEnds, unknownEnd{from, how, time.Now()}) // the watcher may be late
+}
+
+// joinUnexamined reports the processes that the watcher saw only after the reader saw their end.
+func (lv *lives) joinUnexamined() {
+	kept := lv.unknownEnds[:0]
+	for _, e := range lv.unknownEnds {
+		switch {
+		case lv.unexamined.take(e.from.pid):
+			lv.missedWhole(e.from.pid)
+			lv.end(e.from, e.how)
+		case time.Since(e.seen) < unexaminedFor:
+			kept = append(kept, e)
+		}
+	}
+	lv.unknownEnds = kept
+}
+
+// missedWhole marks a process of which nothing was traced.
+func (lv *lives) missedWhole(pid uint32) {
+	lv.mark(pid, verdict{why: "it mapped the runtime, and ended before it could be examined", unsure: true, at: proc.Now()})
+}
+
+// A process of a command can map the runtime and end before it is examined, so before it has probes. The watcher knows
+// who mapped something, the reader who of the command's processes ended: only both together show it.
+
+// unknownEnd is the end of a command's process that no one has announced.
+type unknownEnd struct {
+	from origin
+	how  *aggregator.Exit
+	seen time.Time
 }

@@ -9,13 +9,6 @@ import (
 	"tt-memtrace/internal/inspect"
 )
 
-// part is the range of mesh coordinates that a workload's program is for.
-type part struct {
-	inspect.MeshRange
-	// devices are those that the range covers, by mesh.
-	devices map[uint64][]uint64
-}
-
 // cover returns the devices of a mesh that the range covers.
 func (ps *programs) cover(p *traced, c *part, mesh uint64) (list []uint64, err error) {
 	list, asked := c.devices[mesh]
@@ -134,12 +127,6 @@ func (ps *programs) deviceClosed(p *traced, rel *relations, from origin, _, _ ui
 
 // What programs have on a device with unknown chips cannot be counted on a chip, so it waits until the chips are
 // known. Until then the process is marked (chips_unknown).
-
-// waiting is an action that waits for a device's chips.
-type waiting struct {
-	program uint64
-	do      func()
-}
 
 // maxWaiting bounds the waiting actions per process.
 const maxWaiting = 4096

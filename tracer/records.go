@@ -60,30 +60,6 @@ func takes[T any](kind bpf.MemtraceTtKind, take func(record, *T)) recordKind {
 	}}
 }
 
-// decode turns one record into events. The BPF programs wrote it, so it is whole and aligned.
-func (r *run) decode(b []byte) {
-	if len(b) < int(unsafe.Sizeof(bpf.MemtraceTtHead{})) {
-		return
-	}
-	head := (*bpf.MemtraceTtHead)(unsafe.Pointer(&b[0]))
-	r.newest.Store(head.Time)
-	if int(head.Kind) >= len(r.kinds) {
-		return
-	}
-	k := &r.kinds[head.Kind]
-	if k.take == nil || len(b) < int(k.least) {
-		return
-	}
-	rec := record{origin: origin{pid: head.Pid, tid: head.Tid, time: head.Time}, library: head.Library, bytes: b}
-	switch k.from {
-	case anyProcess:
-		rec.p, _ = r.lives.process(rec.origin, head.Library)
-	case tracedProcess:
-		rec.p, _ = r.processOf(rec.origin)
-	}
-	k.take(rec)
-}
-
 // sentAhead keeps, by thread, the records that one probe hit sends ahead of its main record, until the main record is
 // read. All records of a hit have the same time. If the main record is lost, the other one stays behind; its time
 // shows that it is not part of the thread's next hit.
@@ -121,3 +97,11 @@ func (s sentAhead[R]) take(from origin) *R {
 	a.from = origin{}
 	return &a.record
 }
+
+// span is a span of time, CLOCK_MONOTONIC ns; both ends are 0 if there is none.
+type span struct{ from, to uint64 }
+
+// moment is a time on the watcher's clock (CLOCK_MONOTONIC in ns) and on that of starts of processes (proc.Ticks).
+type moment struct{ at, ticks uint64 }
+
+func momentNow() moment { return moment{proc.Now(), proc.Ticks()} }

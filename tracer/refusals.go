@@ -119,20 +119,6 @@ func (rf *refusals) judge(pid uint32) {
 	rf.tell(v)
 }
 
-// judged marks the processes that use a library that is not traced.
-func (lv *lives) judged() {
-	for _, v := range lv.attacher.refusals.verdicts.take() {
-		if v.of == nil {
-			lv.mark(v.pid, v)
-		}
-		for pid, p := range lv.processes.each() {
-			if v.of != nil && p.of == v.of {
-				lv.mark(pid, v)
-			}
-		}
-	}
-}
-
 // tell hands the reader a verdict.
 func (rf *refusals) tell(v verdict) {
 	rf.verdicts.put(v)

@@ -7,6 +7,7 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/internal/inspect"
 	"tt-memtrace/internal/memory"
+	"tt-memtrace/internal/metal"
 )
 
 // relations says which objects of a process belong together: kernels to programs, programs to workloads. Events name
@@ -146,3 +147,87 @@ func (rel *relations) addKernel(program, kernel uint64) {
 	c := rel.program(program)
 	c.kernels = append(c.kernels, kernel)
 }
+
+// callerRange is where a process maps a file with launching functions.
+type callerRange struct {
+	start, end, offset uint64
+	callers            *metal.Launchers
+}
+
+// capture is the number of a trace being captured, and when that began.
+type capture struct {
+	number uint32
+	begun  uint64
+}
+
+// tracedQueue is a command queue's device, and when it last recorded or replayed a trace (CLOCK_MONOTONIC, ns).
+type tracedQueue struct{ device, traced uint64 }
+
+// placing is a program whose scratchpads are being placed on a device. No probe is hit when they get their places.
+type placing struct {
+	attempt
+	program, device uint64
+}
+
+// part is the range of mesh coordinates that a workload's program is for.
+type part struct {
+	inspect.MeshRange
+	// devices are those that the range covers, by mesh.
+	devices map[uint64][]uint64
+}
+
+// marks is what the runtime's own tracking of allocations under traces says about a process's buffers: which of them
+// a replay may overwrite. The runtime reports it only while it tracks (TT_METAL_TRACE_ALLOC_TRACKING).
+type marks struct {
+	// scopes maps a thread to its scopes, innermost last: the allocators whose buffers are marked.
+	scopes map[uint32][][]uint64
+	// marking is the buffer that a thread is allocating in such a scope.
+	marking map[uint32]uint64
+	// ids maps tracked buffers to their unique ids, and buffers the ids to the buffers. If ids has no entry for an
+	// id's buffer, that buffer is gone.
+	ids, buffers map[uint64]uint64
+	// incomplete is set once something was not marked.
+	incomplete bool
+}
+
+// doubt forgets all scopes.
+func (m *marks) doubt() {
+	if m != nil {
+		clear(m.scopes)
+		clear(m.marking)
+	}
+}
+
+// track notes a buffer's unique id. It reports whether the other buffers' are still known.
+func (m *marks) track(buffer, id uint64) bool {
+	m.forget(buffer)
+	if id == 0 {
+		return true
+	}
+	full := len(m.buffers) >= maxTracked
+	if full {
+		clear(m.buffers)
+		clear(m.ids)
+	}
+	m.ids[buffer], m.buffers[id] = id, buffer
+	return !full
+}
+
+// forget drops a freed buffer.
+func (m *marks) forget(buffer uint64) {
+	if m == nil {
+		return
+	}
+	if id, ok := m.ids[buffer]; ok {
+		delete(m.ids, buffer)
+		delete(m.buffers, id)
+	}
+}
+
+// These bound the memory that a process can make the tracer use: maxMarkingThreads, maxScopes per thread, and
+// maxTracked buffers. What exceeds them, or the allocators of a record, is not marked, and the process gets a reason.
+const (
+	maxMarkingThreads = 4096
+	maxScopes         = 64
+	maxTracked        = 1 << 17
+)

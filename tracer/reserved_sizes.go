@@ -15,30 +15,8 @@ import (
 // If it cannot be computed for some buffer, the probe is attached from then on, and that buffer gets its size from
 // the next comparison.
 
-// reservedSizes computes how much of each bank a library's buffers take.
-type reservedSizes struct {
-	*metal.ReservedSizes
-	// known are the sizes computed so far, 0 for a failure.
-	known map[sizeKey]uint64
-	// probing: the spare probe was requested.
-	probing bool
-}
-
-type sizeKey struct {
-	bank  metal.Bank
-	shape metal.Shape
-}
-
 // maxKnownSizes bounds the sizes kept per library.
 const maxKnownSizes = 1 << 16
-
-func newReservedSizes(lib *metal.Library) (*reservedSizes, error) {
-	sizes, err := lib.ReservedSizes()
-	if err != nil {
-		return nil, err
-	}
-	return &reservedSizes{ReservedSizes: sizes, known: map[sizeKey]uint64{}}, nil
-}
 
 // reservedSize returns how much of each bank a buffer takes. It returns 0 if that is unknown; then the process is
 // marked until a comparison finds the size.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sync/errgroup"
@@ -294,4 +295,45 @@ func (r *run) drain(record *ringbuf.Record) (n int, err error) {
 		}
 	}
 	return n, nil
+}
+
+// decode turns one record into events. The BPF programs wrote it, so it is whole and aligned.
+func (r *run) decode(b []byte) {
+	if len(b) < int(unsafe.Sizeof(bpf.MemtraceTtHead{})) {
+		return
+	}
+	head := (*bpf.MemtraceTtHead)(unsafe.Pointer(&b[0]))
+	r.newest.Store(head.Time)
+	if int(head.Kind) >= len(r.kinds) {
+		return
+	}
+	k := &r.kinds[head.Kind]
+	if k.take == nil || len(b) < int(k.least) {
+		return
+	}
+	rec := record{origin: origin{pid: head.Pid, tid: head.Tid, time: head.Time}, library: head.Library, bytes: b}
+	switch k.from {
+	case anyProcess:
+		rec.p, _ = r.lives.process(rec.origin, head.Library)
+	case tracedProcess:
+		rec.p, _ = r.processOf(rec.origin)
+	}
+	k.take(rec)
+}
+
+// switchStacks switches stacks of allocations and frees on or off in the BPF programs; failures always have one.
+func (r *run) switchStacks() error {
+	wanted := r.sendStacks.Load()
+	if wanted == r.stacks.sent {
+		return nil
+	}
+	paused := uint32(1)
+	if wanted {
+		paused = 0
+	}
+	if err := r.objects.StacksPaused.Set(paused); err != nil {
+		return fmt.Errorf("switching stacks: %w", err)
+	}
+	r.stacks.sent = wanted
+	return nil
 }

@@ -22,11 +22,11 @@ var (
 	opening = pace{5 * time.Millisecond, 500 * time.Millisecond, 2, time.Minute}
 	// closingPace: a device has closed, or has failed to, after the probe of its close.
 	closingPace = pace{5 * time.Millisecond, 2 * time.Second, 2, 0}
-	// resizing: the probe is at the beginning of a change of an allocator's memories. It is read a moment later, and once
-	// more.
+	// resizing: the probe is at the beginning of a change of an allocator's memories. It is read a moment later, and
+	// once more.
 	resizing = pace{2 * time.Millisecond, 200 * time.Millisecond, 100, 200 * time.Millisecond}
-	// placingPace: scratchpads are read soon, until each has an address, and once more later: the first answer may be from
-	// an earlier placement.
+	// placingPace: scratchpads are read soon, until each has an address, and once more later: the first answer may be
+	// from an earlier placement.
 	placingPace = pace{2 * time.Millisecond, 200 * time.Millisecond, 100, 3 * time.Second}
 )
 
@@ -56,7 +56,8 @@ const (
 	lookAgain = time.Second
 	// retryAfter the end of a process, refused libraries are tried again.
 	retryAfter = time.Second
-	// unexaminedFor is how long a process may wait to be examined. Older notes may be about another process with its PID.
+	// unexaminedFor is how long a process may wait to be examined. Older notes may be about another process with its
+	// PID.
 	unexaminedFor = 10 * time.Second
 )
 

@@ -8,12 +8,6 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// placing is a program whose scratchpads are being placed on a device. No probe is hit when they get their places.
-type placing struct {
-	attempt
-	program, device uint64
-}
-
 // due reads the scratchpads of the programs that are due or, with now, of all.
 func (ps *programs) due(now bool) {
 	for pid, rel := range ps.processes.related() {

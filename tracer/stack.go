@@ -27,33 +27,6 @@ func newStacks() *stacks {
 	return &stacks{files: symbol.NewFiles(), processes: map[uint32]*namedStacks{}, sentAhead: sentAhead[bpf.MemtraceTtStack]{}}
 }
 
-// SendStacks switches the stacks of allocations and frees on or off, from about now. It does nothing without
-// Options.Stacks.
-func (t *Tracer) SendStacks(on bool) {
-	t.sendStacks.Store(on && t.opts.Stacks)
-	t.reader.Flush() // fails if the reader has ended
-}
-
-// SendsStacks reports whether stacks are wanted.
-func (t *Tracer) SendsStacks() bool { return t.sendStacks.Load() }
-
-// switchStacks switches stacks of allocations and frees on or off in the BPF programs; failures always have one.
-func (r *run) switchStacks() error {
-	wanted := r.sendStacks.Load()
-	if wanted == r.stacks.sent {
-		return nil
-	}
-	paused := uint32(1)
-	if wanted {
-		paused = 0
-	}
-	if err := r.objects.StacksPaused.Set(paused); err != nil {
-		return fmt.Errorf("switching stacks: %w", err)
-	}
-	r.stacks.sent = wanted
-	return nil
-}
-
 // namedStacks holds the named stacks of a process; equal stacks share one object.
 type namedStacks struct {
 	*symbol.Process

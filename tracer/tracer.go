@@ -7,10 +7,10 @@ package tracer
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -28,31 +28,6 @@ import (
 	"tt-memtrace/internal/watch"
 )
 
-// Options say what to trace.
-type Options struct {
-	// PIDs to trace; other processes then cost nothing.
-	PIDs []uint32
-	// Follow traces only the descendants of this process, across exec. Set it to the tracer's own PID before starting
-	// a command.
-	Follow uint32
-	// Libraries are files that contain the runtime under another name than its own.
-	Libraries []string
-	// RingBytes is the size of the ring buffer, a power of two; 0 for DefaultRingBytes.
-	RingBytes uint32
-	// Stacks adds the thread's stack to each allocation and free. Failures always have theirs.
-	Stacks bool
-	// StacksPaused, with Stacks, sends no stacks until SendStacks asks for them.
-	StacksPaused bool
-	// Lacks lists features that the tracer treats as missing even if the kernel has them, for tests.
-	Lacks Lacks
-	// Notice receives one line that the user should know, such as why a process cannot be traced. It may be called
-	// from any goroutine.
-	Notice func(string)
-}
-
-// DefaultRingBytes holds a hundred thousand allocations and frees: a tenth of a second at a million a second.
-const DefaultRingBytes = 8 << 20
-
 // Tracer is a set of loaded BPF programs and of the libraries that they are attached to.
 type Tracer struct {
 	*env
@@ -61,43 +36,6 @@ type Tracer struct {
 	watch watch.Watcher
 	tasks []link.Link
 	ended chan struct{}
-}
-
-// attachment is a library with probes, or one that is about to get them.
-type attachment struct {
-	// index is the library's number in records; libraries with the same layout share it.
-	index uint32
-	// mapped are the file IDs under which processes map it; guarded by libraries.indexMu.
-	mapped map[proc.FileID]bool
-	tenant string // the tenant of the first process that mapped it
-	lib    *metal.Library
-	cover  *metal.Coverage
-	// failureProbes are where its allocations and programs fail.
-	failureProbes []metal.Probe
-	layout        *metal.Layout
-	// build is shared by copies of one file, which also share what was read from it.
-	build *build
-	// sizes computes how much of each bank a buffer takes; nil if a probe reads that.
-	sizes *reservedSizes
-	// slot is the layout that the BPF programs use for it.
-	slot bpf.MemtraceTtLayout
-	// probes are its file's probes; nil before it has any. Attachments to other names of the file share them.
-	probes *probeSet
-	// overwritten is set when the file's contents changed; it then has no probes.
-	overwritten atomic.Bool
-	// watch is the inotify descriptor for writes to the file, and modified its modification time when the watch was
-	// added.
-	watch    int32
-	modified unix.Timespec
-	// changed is the file's last change time. An overlay changes it just before it copies the file up.
-	changed unix.Timespec
-	// plain means that its file ID is unique while it is open, and is the one that mappings show.
-	plain bool
-}
-
-// build identifies one library's content, in whatever files. Copies count as one build only within a tenant.
-type build struct {
-	_ byte // not zero-sized, so that each has its own address
 }
 
 // New loads the BPF programs. Its error wraps ErrPermission if rights are missing.
@@ -299,4 +237,72 @@ func (t *Tracer) start() error {
 		t.attacher.look(pid, 0)
 	}
 	return nil
+}
+
+// SendStacks switches the stacks of allocations and frees on or off, from about now. It does nothing without
+// Options.Stacks.
+func (t *Tracer) SendStacks(on bool) {
+	t.sendStacks.Store(on && t.opts.Stacks)
+	t.reader.Flush() // fails if the reader has ended
+}
+
+// SendsStacks reports whether stacks are wanted.
+func (t *Tracer) SendsStacks() bool { return t.sendStacks.Load() }
+
+// Reconcile has a process's accounts compared with its allocators soon, because an event did not fit them.
+func (t *Tracer) Reconcile(pid uint32) {
+	t.suspects.put(pid)
+}
+
+// discover attaches to processes as they map the runtime. Examining a process takes far longer than reading that it
+// mapped something, so other goroutines do it: the kernel drops records that are not read in time.
+func (t *Tracer) discover(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		return t.watch.Run(ctx, func(pid uint32, at uint64) {
+			if t.opts.Follow != 0 {
+				t.unexamined.add(pid)
+			}
+			t.found.AddSeen(pid, at)
+		}, t.found.Missed)
+	})
+	looks := looks{look: func(pid uint32, seen uint64) {
+		if ctx.Err() == nil {
+			t.attacher.look(pid, seen)
+		}
+	}, start: g.Go}
+	g.Go(func() error {
+		for {
+			pids, all, err := t.found.Wait(ctx)
+			if err != nil {
+				return nil
+			}
+			if all {
+				// The kernel dropped records. Their processes are unknown, so examine all.
+				everyone, err := proc.PIDs()
+				if err != nil {
+					return fmt.Errorf("listing processes: %w", err)
+				}
+				clear(pids)
+				for _, pid := range everyone {
+					pids[pid] = 0
+				}
+			}
+			for pid, seen := range pids {
+				looks.add(proc.User(pid), pid, seen)
+			}
+		}
+	})
+	return g.Wait()
+}
+
+// Waiting lists those of Options.PIDs that do not map the runtime yet.
+func (t *Tracer) Waiting() []uint32 {
+	var waiting []uint32
+	for _, pid := range t.opts.PIDs {
+		if list, err := t.finder.Mappings(pid); len(list) == 0 && (err == nil || errors.Is(err, discover.ErrNoRuntime)) {
+			waiting = append(waiting, pid)
+		}
+	}
+	return waiting
 }

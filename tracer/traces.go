@@ -112,20 +112,8 @@ func (p *traced) onlyMesh() (one uint64) {
 	return one
 }
 
-// tracedQueue is a command queue's device, and when it last recorded or replayed a trace (CLOCK_MONOTONIC, ns).
-type tracedQueue struct{ device, traced uint64 }
-
 // maxCapturing is more command queues than a process has.
 const maxCapturing = 4096
-
-// capture is the number of a trace being captured, and when that began.
-type capture struct {
-	number uint32
-	begun  uint64
-}
-
-// span is a span of time, CLOCK_MONOTONIC ns; both ends are 0 if there is none.
-type span struct{ from, to uint64 }
 
 // lossesApart is longer than a record of a capture waits in the BPF ring buffer.
 const lossesApart = 10 * time.Second

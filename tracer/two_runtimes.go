@@ -2,7 +2,6 @@ package tracer
 
 import (
 	"errors"
-	"slices"
 	"strings"
 
 	"tt-memtrace/internal/inspect"
@@ -17,29 +16,6 @@ import (
 
 // whyTwice is why it is marked.
 const whyTwice = "it has devices open by two copies of the runtime; only one copy's can be read"
-
-// another is a build that a process maps, but by which it is not read.
-type another struct {
-	*inspect.Inspector // see traced
-	patient            *inspect.Inspector
-	mapping            proc.Mapping
-	of                 *attachment
-}
-
-// mapsAnother notes that a process has mapped another build, and reads what that held before.
-func (lv *lives) mapsAnother(p *traced, a announcement) {
-	if len(p.others) >= maxMapped || slices.ContainsFunc(p.others, func(o another) bool { return o.of == a.of && a.of.lib.LoadedAlike(o.mapping, a.mapping) }) {
-		return
-	}
-	in := inspect.New(a.of.lib, a.mapping)
-	p.others = append(p.others, another{in.Hurried(), in, a.mapping, a.of})
-	if !a.late {
-		return
-	}
-	p.start.Late = true
-	lv.describe(p, a.at)
-	lv.comparisons.read(p, true) // a reading under way starts again
-}
 
 // readBy switches to another of the process's builds for reading it.
 func (ds *devices) readBy(p *traced, other int) {
