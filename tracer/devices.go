@@ -149,9 +149,8 @@ func (ds *devices) noteOpened(p *traced, address uint64, d inspect.Device) *aggr
 	return opened
 }
 
-// scanned adds what a scan found of devices and their allocators.
+// scanned adds what a scan found of open devices.
 func (ds *devices) scanned(rd *reading, from origin, scan *aggregator.Scan) {
-	ds.dropEndedAllocators(from, rd, scan)
 	ds.knowDevices(from, rd, rd.devices, scan)
 }
 

@@ -293,6 +293,7 @@ func (cs *comparisons) apply(rd *reading, superseded bool) {
 		}
 	}
 	from := origin{pid: p.mapping.PID, time: rd.at}
+	cs.devices.dropEndedAllocators(from, rd, &scan) // a closing device closes with its allocator
 	// Choose all of them before making one known, which changes what has closed.
 	rd.devices = maps.Clone(rd.result.Devices)
 	maps.DeleteFunc(rd.devices, rd.gone)

@@ -9,6 +9,7 @@ import (
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/internal/inspect"
+	"tt-memtrace/internal/metal"
 	"tt-memtrace/internal/proc"
 )
 
@@ -39,6 +40,26 @@ func TestDeviceClosedWhileItIsRead(t *testing.T) {
 		if count(p.devices.described()) > 0 || p.allocators.knows(allocator) {
 			t.Errorf("%s: it is known again", what)
 		}
+	}
+}
+
+// A closing device whose allocator a scan does not find has closed, though it could still be read: the scan does not
+// open it again.
+func TestClosingDeviceWithoutItsAllocator(t *testing.T) {
+	const device, its = 0x1000, 0x2000
+	r, p, rd := beingRead(t, false)
+	p.Inspector = inspect.New(&metal.Library{}, p.mapping)
+	p.chips = inspect.NewChips(p.Inspector, p.mapping.PID)
+	p.allocators.of(its).known, p.allocators.of(its).device = true, device
+	p.devices.of(device).closing = &closing{origin: origin{pid: p.mapping.PID, time: 1}, allocator: its}
+	rd.result.Devices = map[uint64]uint64{device: 0}
+	rd.described = map[uint64]inspect.Device{device: {}}
+	r.comparisons.apply(rd, false)
+	if p.devices.get(device).described {
+		t.Error("it is open again")
+	}
+	if r.count(aggregator.DeviceClose) != 1 || r.count(aggregator.DeviceOpen) > 0 {
+		t.Errorf("its events are %+v", r.batch)
 	}
 }
 
