@@ -28,6 +28,9 @@ func (ps *programs) place(pid uint32, rel *relations, at *placing) (again bool) 
 	if !known || c == nil {
 		return false // it is destroyed, or its kernels are from before tracing began
 	}
+	if _, closed := p.devices.closed[at.device]; closed {
+		return false
+	}
 	var list []*aggregator.CircularBuffer
 	var failed error
 	for _, k := range c.kernels {
@@ -42,7 +45,7 @@ func (ps *programs) place(pid uint32, rel *relations, at *placing) (again bool) 
 		p.noticeOnce(ps.core, fmt.Errorf("the scratchpads of a kernel are unknown: %w", failed))
 	}
 	if len(list) > 0 && !slices.EqualFunc(list, c.scratchpads[at.device], samePlace) {
-		from, device, program := origin{pid, pid, at.since}, at.device, at.program
+		from, device, program := origin{pid: pid, time: at.since}, at.device, at.program
 		ps.devices.device(p, from, device)
 		rel.calls++
 		for _, cb := range list {
