@@ -242,6 +242,10 @@ func (o *observed) differences(mode string, tr *trace, ours, early fields,
 		if lost && (d.field == "implicit_frees" || d.field == "replaced") {
 			continue
 		}
+		// If the close of a device is lost, the destructors of its buffers free what went with the device.
+		if lost && d.field == "frees" && !ours.moreEnded(early) {
+			continue
+		}
 		// Peaks have a mark of their own.
 		if path, _, is := strings.Cut(d.field, "/peak"); is && ours[path+"/peaks_uncertain"] == true {
 			continue
@@ -251,6 +255,13 @@ func (o *observed) differences(mode string, tr *trace, ours, early fields,
 		}
 	}
 	return wrong
+}
+
+// moreEnded reports whether more buffers ended, in whichever way, than a tracer saw that was there from the start.
+func (f fields) moreEnded(early fields) (more bool) {
+	freed, freedEarly, known := numbers(f["frees"], early["frees"])
+	gone, goneEarly, both := numbers(f["implicit_frees"], early["implicit_frees"])
+	return !known || !both || freed+gone > freedEarly+goneEarly
 }
 
 // report counts what is wrong in one mode, and shows some of it.

@@ -1,6 +1,6 @@
 // Package image has images of processes: what the tracer reads of a process that holds something, and what the runtime
-// said of itself then. Tests read them in place of the process, without rights and in milliseconds. The images have parts
-// of ttnn's libraries (Apache-2.0) and of the C++ library (GPL-3.0 with the GCC Runtime Library Exception).
+// said of itself then. Tests read them in place of the process, without rights and in milliseconds. The images have
+// parts of ttnn's libraries (Apache-2.0) and of the C++ library (GPL-3.0 with the GCC Runtime Library Exception).
 package image
 
 import (
