@@ -17,7 +17,7 @@ const maxUnsized = 256
 // awaitCapacity has a device read again until its chips and its allocator are known.
 func (p *traced) awaitCapacity(address uint64) {
 	if p.devices.get(address).sizing == nil && count(p.devices.unsized()) < maxUnsized {
-		p.devices.of(address).sizing = &unsized{attempt: opening.from(proc.Now())}
+		p.devices.begins(address).sizing = &unsized{attempt: opening.from(proc.Now())}
 	}
 }
 

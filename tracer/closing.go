@@ -20,7 +20,7 @@ func (ds *devices) closes(rec record, e *bpf.MemtraceTtObject) {
 		ds.emit(rec.origin, aggregator.Event{Kind: aggregator.DeviceClose, Device: address})
 		return
 	}
-	d := p.devices.of(address)
+	d := p.devices.begins(address)
 	c := &closing{origin: rec.origin, attempt: closingPace.from(rec.time), above: map[uint64]uint64{}}
 	if before := d.closing; before != nil { // the earlier close failed, or this one is reported twice
 		c.allocator, c.above = before.allocator, before.above

@@ -26,6 +26,8 @@ type device struct {
 // deviceTable is the devices of a process, by address.
 type deviceTable struct {
 	all map[uint64]*device
+	// busy are those that are read again, close, or have work that waits: few, though a process can name any number.
+	busy map[uint64]*device
 	// closed is when a device closed that has not opened again since.
 	closed map[uint64]uint64
 }
@@ -54,9 +56,26 @@ func (ds *deviceTable) of(address uint64) *device {
 	return d
 }
 
+// begins returns a device that is busy from now on.
+func (ds *deviceTable) begins(address uint64) *device {
+	if ds.busy == nil {
+		ds.busy = map[uint64]*device{}
+	}
+	ds.busy[address] = ds.of(address)
+	return ds.busy[address]
+}
+
+// rests ends that a device is busy, unless it still is.
+func (ds *deviceTable) rests(address uint64) {
+	if d := ds.busy[address]; d != nil && d.sizing == nil && d.closing == nil && len(d.waiting) == 0 {
+		delete(ds.busy, address)
+	}
+}
+
 // opens forgets whatever was at the address of a device that opens.
 func (ds *deviceTable) opens(address uint64) {
 	delete(ds.all, address)
+	delete(ds.busy, address)
 	delete(ds.closed, address)
 }
 
@@ -70,6 +89,7 @@ func (ds *deviceTable) describe(address uint64, chips []aggregator.Chip, mesh bo
 // close forgets a device that has closed.
 func (ds *deviceTable) close(address, at uint64) {
 	delete(ds.all, address)
+	delete(ds.busy, address)
 	if ds.closed == nil || len(ds.closed) >= maxClosed {
 		ds.closed = map[uint64]uint64{}
 	}
@@ -82,6 +102,7 @@ func (ds *deviceTable) sized(address uint64) {
 		if d.sizing = nil; !d.described && d.closing == nil {
 			delete(ds.all, address)
 		}
+		ds.rests(address)
 	}
 }
 
@@ -90,23 +111,23 @@ func (ds *deviceTable) chips(address uint64) []aggregator.Chip { return ds.get(a
 
 // described yields the devices that the accounts have.
 func (ds *deviceTable) described() iter.Seq2[uint64, *device] {
-	return ds.which(func(d *device) bool { return d.described })
+	return which(ds.all, func(d *device) bool { return d.described })
 }
 
 // closing yields the devices that began to close.
 func (ds *deviceTable) closing() iter.Seq2[uint64, *device] {
-	return ds.which(func(d *device) bool { return d.closing != nil })
+	return which(ds.busy, func(d *device) bool { return d.closing != nil })
 }
 
 // unsized yields the devices that are read again.
 func (ds *deviceTable) unsized() iter.Seq2[uint64, *device] {
-	return ds.which(func(d *device) bool { return d.sizing != nil })
+	return which(ds.busy, func(d *device) bool { return d.sizing != nil })
 }
 
 // which yields devices of a kind. They may be removed while it yields.
-func (ds *deviceTable) which(is func(*device) bool) iter.Seq2[uint64, *device] {
+func which(all map[uint64]*device, is func(*device) bool) iter.Seq2[uint64, *device] {
 	return func(yield func(uint64, *device) bool) {
-		for address, d := range ds.all {
+		for address, d := range all {
 			if is(d) && !yield(address, d) {
 				return
 			}

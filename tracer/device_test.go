@@ -21,7 +21,7 @@ func TestLifeOfADevice(t *testing.T) {
 		"is described": func(p *traced) { p.devices.describe(address, chips, false) },
 		"is sized":     func(p *traced) { p.devices.sized(address) },
 		"begins to close": func(p *traced) {
-			p.devices.of(address).closing = &closing{above: map[uint64]uint64{}}
+			p.devices.begins(address).closing = &closing{above: map[uint64]uint64{}}
 		},
 		"has closed": func(p *traced) { p.devices.close(address, 9) },
 	}
@@ -65,6 +65,27 @@ func TestClosedDevicesAreBounded(t *testing.T) {
 	}
 	if n := len(p.devices.closed); n != 2 || !slices.Contains(slices.Collect(maps.Keys(p.devices.closed)), maxClosed+1) {
 		t.Errorf("%d are remembered", n)
+	}
+}
+
+// Records of a process that names ever more devices take no longer than the first ones: only busy devices are looked
+// at, and these are bounded.
+func TestBusyDevicesAreBounded(t *testing.T) {
+	var p traced
+	for i := range uint64(maxClosed) {
+		p.devices.describe(i, nil, false)
+		p.awaitCapacity(i)
+	}
+	if n := len(p.devices.busy); n != maxUnsized {
+		t.Errorf("%d are busy", n)
+	}
+	for i := range uint64(maxClosed) {
+		p.devices.begins(i).waiting = []waiting{{program: 5}}
+		p.noProgram(5)
+		p.devices.sized(i)
+	}
+	if n := len(p.devices.busy); n > 0 {
+		t.Errorf("%d remain busy", n)
 	}
 }
 

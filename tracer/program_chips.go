@@ -118,10 +118,11 @@ func (ps *programs) chipsKnown(pid uint32, at, program uint64) {
 
 // deviceClosed lifts the mark when the last device closed: the programs are on no chip any more.
 func (ps *programs) deviceClosed(p *traced, rel *relations, from origin, _, _ uint64) {
-	if count(p.devices.described()) == 0 {
-		for program := range rel.chipsUnknown {
-			ps.chipsKnown(from.pid, from.time, program)
-		}
+	for range p.devices.described() {
+		return
+	}
+	for program := range rel.chipsUnknown {
+		ps.chipsKnown(from.pid, from.time, program)
 	}
 }
 
@@ -138,11 +139,11 @@ func (ps *programs) onChips(p *traced, from origin, device, program uint64, do f
 		return
 	}
 	n := 0
-	for _, d := range p.devices.described() {
+	for _, d := range p.devices.busy {
 		n += len(d.waiting)
 	}
 	if n < maxWaiting {
-		d := p.devices.of(device)
+		d := p.devices.begins(device)
 		d.waiting = append(d.waiting, waiting{program, do})
 		return
 	}
@@ -157,6 +158,7 @@ func (p *traced) chipsRead(device uint64) {
 	d := p.devices.of(device)
 	list := d.waiting
 	d.waiting = nil
+	p.devices.rests(device)
 	for _, w := range list {
 		w.do()
 	}
@@ -164,7 +166,8 @@ func (p *traced) chipsRead(device uint64) {
 
 // noProgram drops what waits for a program.
 func (p *traced) noProgram(program uint64) {
-	for _, d := range p.devices.described() {
+	for device, d := range p.devices.busy {
 		d.waiting = slices.DeleteFunc(d.waiting, func(w waiting) bool { return w.program == program })
+		p.devices.rests(device)
 	}
 }

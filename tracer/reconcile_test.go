@@ -23,7 +23,7 @@ func TestDeviceClosedWhileItIsRead(t *testing.T) {
 		"its allocator ends": func(r *run, p *traced) { r.devices.allocatorEnds(p, from, allocator) },
 	} {
 		p := &traced{mapping: proc.Mapping{PID: pid}, allocators: allocatorTable{}}
-		p.devices.of(device).closing = &closing{origin: from}
+		p.devices.begins(device).closing = &closing{origin: from}
 		r := newRun(newAttacher(&env{}), nil)
 		r.processes[pid] = &process{stage: joined, traced: p}
 		r.opts.Notice = func(s string) { t.Error(s) }
@@ -51,7 +51,7 @@ func TestClosingDeviceWithoutItsAllocator(t *testing.T) {
 	p.Inspector = inspect.New(&metal.Library{}, p.mapping)
 	p.chips = inspect.NewChips(p.Inspector, p.mapping.PID)
 	p.allocators.of(its).known, p.allocators.of(its).device = true, device
-	p.devices.of(device).closing = &closing{origin: origin{pid: p.mapping.PID, time: 1}, allocator: its}
+	p.devices.begins(device).closing = &closing{origin: origin{pid: p.mapping.PID, time: 1}, allocator: its}
 	rd.result.Devices = map[uint64]uint64{device: 0}
 	rd.described = map[uint64]inspect.Device{device: {}}
 	r.comparisons.apply(rd, false)
