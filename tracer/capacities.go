@@ -25,26 +25,26 @@ func (p *traced) awaitCapacity(address uint64) {
 func (ds *devices) resizes(rec record, e *bpf.MemtraceTtObject) {
 	if rec.p != nil {
 		at := resizing.from(rec.time)
-		rec.p.allocators.of(e.Object).resized = &at
+		rec.p.resized[e.Object] = &at
 	}
 }
 
 // readResized reads the capacities of the resized allocators that are due or, with now, of all.
 func (ds *devices) readResized(p *traced, now bool) {
-	for address, a := range p.allocators {
-		if a.resized == nil || !a.resized.due(now) {
+	for address, at := range p.resized {
+		if !at.due(now) {
 			continue
 		}
-		if !a.known { // it gets its capacity with its first buffer
-			delete(p.allocators, address)
+		if !p.allocators.knows(address) { // it gets its capacity with its first buffer
+			delete(p.resized, address)
 			continue
 		}
 		if capacity, err := p.Capacity(address); err == nil {
 			ds.emit(nowOf(p.mapping.PID), aggregator.Event{Kind: aggregator.AllocatorSeen,
-				Device: a.device, Allocator: address, Capacity: &capacity})
+				Device: p.allocators[address].device, Allocator: address, Capacity: &capacity})
 		}
-		if !a.resized.again(resizing) {
-			a.resized = nil
+		if !at.again(resizing) {
+			delete(p.resized, address)
 		}
 	}
 }

@@ -174,8 +174,6 @@ type allocator struct {
 	// unread is why the sizes of its memories are unknown, perhaps because it is being destroyed, and since when.
 	unread      error
 	unreadSince time.Time
-	// resized is set while one of its memories changes its size.
-	resized *attempt
 	// banks of its memories, for computing reserved sizes; the zero Bank if they could not be read.
 	banks map[aggregator.Memory]metal.Bank
 }

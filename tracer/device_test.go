@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/bpf"
 	"tt-memtrace/internal/proc"
 )
 
@@ -86,6 +87,20 @@ func TestBusyDevicesAreBounded(t *testing.T) {
 	}
 	if n := len(p.devices.busy); n > 0 {
 		t.Errorf("%d remain busy", n)
+	}
+}
+
+// An allocator that was only seen to change its size is none of the process's: there is nothing to compare.
+func TestResizedAllocatorThatIsUnknown(t *testing.T) {
+	const unknown = 0x2000
+	r, p, _ := beingRead(t, false)
+	p.resized = map[uint64]*attempt{}
+	r.devices.resizes(record{p: p}, &bpf.MemtraceTtObject{Object: unknown})
+	if len(p.allocators) > 0 || p.resized[unknown] == nil {
+		t.Errorf("its allocators are %v, resized %v", p.allocators, p.resized)
+	}
+	if r.devices.readResized(p, true); len(p.resized) > 0 || len(r.batch) > 0 {
+		t.Errorf("%v is still read, for %+v", p.resized, r.batch)
 	}
 }
 

@@ -67,6 +67,7 @@ func (ds *devices) allocatorEnds(p *traced, from origin, allocator uint64) {
 func (ds *devices) dropAllocator(p *traced, from origin, allocator uint64) {
 	ds.endsAt(p, allocator, from.time)
 	delete(p.allocators, allocator)
+	delete(p.resized, allocator)
 }
 
 // know emits the descriptions of a buffer's device and allocator unless that was done.

@@ -239,6 +239,8 @@ type traced struct {
 	// noticed is set once a notice said what could not be read of it.
 	noticed    bool
 	allocators allocatorTable
+	// resized are allocators of which a memory changes its size.
+	resized map[uint64]*attempt
 	// hooked are Buffers that graph capture took: the allocator reserves nothing for them.
 	hooked map[uint64]struct{}
 	// resident is the host memory (RSS) in the last event, in bytes.

@@ -194,7 +194,7 @@ func (lv *lives) add(a announcement, now uint64) (p *traced, lives bool) {
 	started := process.Started
 	p = &traced{
 		Inspector: in.Hurried(), patient: in, mapping: a.mapping, of: a.of, found: a.at, at: a.at, seen: a.seen, late: a.late,
-		allocators: allocatorTable{},
+		allocators: allocatorTable{}, resized: map[uint64]*attempt{},
 	}
 	p.chips = inspect.NewChips(p.Inspector, pid)
 	p.reconciliation.forkedFrom = proc.ForkedFrom(a.mapping)
