@@ -13,7 +13,7 @@ import (
 // longest. After an age of until it is given up, never if that is 0.
 type pace struct {
 	first, longest time.Duration
-	factor         time.Duration
+	factor         int
 	until          time.Duration
 }
 
@@ -78,14 +78,14 @@ func (a *attempt) age() time.Duration { return time.Duration(proc.Now() - min(a.
 
 // again has it looked for once more, unless it is given up.
 func (a *attempt) again(p pace) (more bool) {
-	a.wait = min(p.factor*a.wait, p.longest)
+	a.wait = min(time.Duration(p.factor)*a.wait, p.longest)
 	a.next = proc.Now() + uint64(a.wait)
 	return p.until == 0 || a.age() < p.until
 }
 
 // soon has it looked for at the first wait again, unless it is given up.
 func (a *attempt) soon(p pace) (more bool) {
-	a.wait = p.first / p.factor
+	a.wait = p.first / time.Duration(p.factor)
 	return a.again(p)
 }
 
