@@ -398,20 +398,30 @@ func (tr *trace) nothing(pid int) {
 	if list := tr.buffers(pid); len(list) > 0 {
 		tr.t.Errorf("after closing, process %d still holds %d buffers: %+v", pid, len(list), list[0])
 	}
+	var left []string
+	// Until a process is read again that was read while it closed, what it holds is unknown.
+	tr.becomes(func() (known bool) { left, known = tr.onChips(pid); return known })
+	if len(left) > 0 {
+		tr.t.Errorf("after closing: %s", strings.Join(left, "; "))
+	}
+}
+
+// onChips lists what chips hold that no other process uses, and reports whether all of that is known.
+func (tr *trace) onChips(pid int) (left []string, known bool) {
 	s := tr.snapshot()
+	known = true
 	for _, c := range s.Chips {
-		others := slices.ContainsFunc(s.Processes, func(p aggregator.ProcessSnapshot) bool {
-			return p.PID != uint32(pid) && slices.Contains(c.PIDs, p.PID)
-		})
+		if slices.ContainsFunc(c.PIDs, func(p uint32) bool { return p != uint32(pid) }) {
+			continue // traced system-wide beside processes that are not the test's
+		}
 		for m, u := range c.Memory {
-			if others {
-				continue // traced system-wide beside processes that are not the test's
-			}
 			if !u.Requested.Is(0) || !u.Reserved.Is(0) || !u.Buffers.Is(0) || !u.Unreserved.Is(0) {
-				tr.t.Errorf("after closing, chip %d %v holds %+v", c.Chip.Number, aggregator.Memory(m), u)
+				left = append(left, fmt.Sprintf("chip %d %v holds %+v", c.Chip.Number, aggregator.Memory(m), u))
 			}
+			known = known && u.Buffers.Known() && u.Requested.Known() && u.Reserved.Known()
 		}
 	}
+	return left, known
 }
 
 func workload(t *testing.T, r *rig.Runtime, o rig.Options) *rig.Run {
