@@ -14,7 +14,9 @@ type device struct {
 	// described: the accounts have it. Until then it is opening, or was only seen to close.
 	described bool
 	chips     []aggregator.Chip // nil while unknown
-	mesh      bool
+	// numbers are the process's own numbers of the chips.
+	numbers []uint32
+	mesh    bool
 	// sizing is set while its allocator or its chips are unknown: they are read again.
 	sizing *unsized
 	// closing is set once it began to close.

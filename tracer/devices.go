@@ -146,6 +146,7 @@ func (ds *devices) opened(p *traced, from origin, address uint64, d inspect.Devi
 func (ds *devices) noteOpened(p *traced, address uint64, d inspect.Device) *aggregator.Opened {
 	opened := p.chips.Opened(d, ds.names, ds.uses)
 	p.devices.describe(address, opened.Chips, d.Mesh)
+	p.devices.of(address).numbers = d.Numbers()
 	ds.relations(p.mapping.PID).ringsAgain = true
 	return opened
 }
@@ -220,8 +221,8 @@ func (ds *devices) reopened(p *traced, rd *reading) (any bool) {
 	for device, d := range rd.described {
 		known := p.devices.get(device)
 		_, since := rd.touched[device]
-		if len(known.chips) == 0 || since || known.closing != nil ||
-			slices.Equal(known.chips, p.chips.Opened(d, ds.names, ds.uses).Chips) {
+		// Do not compare names: they depend on the environment, which the process can change.
+		if len(known.chips) == 0 || since || known.closing != nil || slices.Equal(known.numbers, d.Numbers()) {
 			continue
 		}
 		ds.notOpen(p, from, device, 0)

@@ -44,3 +44,21 @@ func TestChipsOfAMeshThatWereReadWrong(t *testing.T) {
 		t.Errorf("with one more: on the chips %d, marked with %+v", on(), s.Reasons)
 	}
 }
+
+// A process that renumbers chips after it opened them, by its environment, still has the same ones.
+func TestChipsThatAreRenumberedLater(t *testing.T) {
+	t.Parallel()
+	p := fixture.User(t, fixture.LayoutB)
+	tr := start(t, Options{PIDs: []uint32{p.PID}})
+	fixture.Do(t, p, "mesh 0 1 2")
+	fixture.Do(t, p, "alloc 100 0 0 0 8192 1024 64")
+	tr.process(p.PID)
+	fixture.Do(t, p, "setenv TT_VISIBLE_DEVICES 2,3")
+	before := tr.process(p.PID).Agreement.Comparisons
+	tr.tracer.Reconcile(p.PID)
+	tr.await("it is compared", func() bool { return tr.process(p.PID).Agreement.Comparisons > before })
+	s := tr.process(p.PID)
+	if s.Agreement.Repaired > 0 || !s.Counters.ImplicitFrees.Is(0) || !s.Buffers.Is(1) {
+		t.Errorf("%v buffers, %v went with a device, %+v", s.Buffers, s.Counters.ImplicitFrees, s.Agreement)
+	}
+}

@@ -131,6 +131,9 @@ func (c *Chips) Opened(d Device, names ChipNames, used func(unique uint64) bool)
 	return &aggregator.Opened{Chips: d.Chips(c.pid, names, used), Mesh: d.Mesh, Arch: d.Arch, Boards: d.boards, UniqueIDs: d.uniques}
 }
 
+// Numbers are the process's own numbers of the device's chips, in ascending order.
+func (d Device) Numbers() []uint32 { return d.numbers }
+
 // Chips names the chips of a device, of which the process has a copy where another one is the owner: their numbers are
 // the owner's.
 func (d Device) Chips(owner uint32, names ChipNames, used func(unique uint64) bool) (chips []aggregator.Chip) {
