@@ -411,7 +411,9 @@ func (tr *trace) onChips(pid int) (left []string, known bool) {
 	s := tr.snapshot()
 	known = true
 	for _, c := range s.Chips {
-		if slices.ContainsFunc(c.PIDs, func(p uint32) bool { return p != uint32(pid) }) {
+		foreign := slices.ContainsFunc(c.PIDs, func(p uint32) bool { return p != uint32(pid) }) ||
+			slices.ContainsFunc(c.Reasons, func(r aggregator.Reason) bool { return r.PID != 0 && r.PID != uint32(pid) })
+		if foreign {
 			continue // traced system-wide beside processes that are not the test's
 		}
 		for m, u := range c.Memory {
@@ -586,18 +588,10 @@ func TestSystemWide(t *testing.T) {
 				}
 			}
 		}
-		s := tr.snapshot()
-		for _, p := range s.Processes {
-			if slices.Contains(pids, p.PID) {
-				continue
+		for _, c := range tr.snapshot().Chips {
+			if !slices.ContainsFunc(c.PIDs, func(pid uint32) bool { return slices.Contains(pids, pid) }) {
+				continue // its processes are not the test's
 			}
-			for _, c := range p.Chips { // not the test's own, but on the chip all the same
-				for m, u := range c.Memory {
-					sum[place{c.Chip, aggregator.Memory(m).String()}] += sizeOf(u.Reserved)
-				}
-			}
-		}
-		for _, c := range s.Chips {
 			for m, u := range c.Memory {
 				if want := sum[place{c.Chip, aggregator.Memory(m).String()}]; !u.Reserved.Is(want) {
 					t.Errorf("chip %v %v: %d bytes reserved by all, the runtimes' sum is %d", c.Chip, aggregator.Memory(m), u.Reserved, want)
