@@ -136,7 +136,7 @@ func (ar *attacher) look(pid uint32, seen uint64) {
 	if !ar.inScope(pid) {
 		return
 	}
-	at := uint64(proc.Monotonic())
+	at := proc.Now()
 	image, err := proc.OpenImage(pid) // before its mappings are read
 	if err == nil {
 		defer image.Close()
@@ -477,7 +477,7 @@ func byPhase(probes []metal.Probe) []metal.Probe {
 	return probes
 }
 
-// notice tells the user why a process is not traced, unless its last notice was the same.
+// notice reports why a process is not traced, unless the last notice was the same.
 func (ar *attacher) notice(pid uint32, why error) {
 	text := fmt.Sprintf("process %d: %v", pid, why)
 	if last := ar.lastNotice.Swap(&text); last == nil || *last != text {

@@ -147,7 +147,8 @@ func helpCheckPID(args []string) error {
 	return nil
 }
 
-// A user with the capabilities is told what else denies access, and not to get them.
+// If a user has the capabilities and is still denied, the error names the other cause and does not suggest the
+// capabilities.
 func TestDeniedInSpiteOfTheRights(t *testing.T) {
 	all := []Right{{Capability: "cap_bpf"}, {Capability: "cap_sys_ptrace", Held: true}, {Capability: "cap_dac_read_search", Held: true}}
 	if !holdsToRead(all) || holdsToRead([]Right{all[1], {Capability: "cap_dac_read_search"}}) {

@@ -79,7 +79,7 @@ func (rs *rings) configRings(p *traced) {
 		}
 	}
 	why := aggregator.Reason{Code: exact.ReasonConfigRingUnread, Chips: unread}
-	switch at := uint64(proc.Monotonic()); {
+	switch at := proc.Now(); {
 	case failed != nil:
 		why.Detail = failed.Error()
 		rs.raiseWhy(origin{pid: pid, time: at}, why)

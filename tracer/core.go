@@ -37,7 +37,7 @@ type (
 	// timed: something of it is due at times. With now, because someone waits for all that has happened, it does
 	// immediately what otherwise waits for its time.
 	timed interface{ due(now bool) }
-	// closer: it keeps something of devices, and is told when one has closed. began is when that began to close, 0 if
+	// closer: it keeps state of devices. deviceClosed is called when one has closed, with when its close began, 0 if
 	// unknown.
 	closer interface {
 		deviceClosed(p *traced, rel *relations, from origin, device, began uint64)
@@ -133,13 +133,6 @@ func (c *core) processOf(from origin) (p *traced, known bool) {
 		}
 	}
 	return p, known
-}
-
-// suspectAll marks all processes for a comparison: events were lost, and it is unknown whose.
-func (c *core) suspectAll() {
-	for _, p := range c.processes.each() {
-		p.doubt()
-	}
 }
 
 // anySuspect reports whether a process must be read again soon.

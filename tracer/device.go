@@ -28,7 +28,8 @@ type device struct {
 // deviceTable is the devices of a process, by address.
 type deviceTable struct {
 	all map[uint64]*device
-	// busy are those that are read again, close, or have work that waits: few, though a process can name any number.
+	// busy are the devices that are read again, are closing, or have waiting work. A process can name any number of
+	// devices, but few are busy.
 	busy map[uint64]*device
 	// closed is when a device closed that has not opened again since.
 	closed map[uint64]uint64
@@ -126,9 +127,9 @@ func (ds *deviceTable) unsized() iter.Seq2[uint64, *device] {
 	return which(ds.busy, func(d *device) bool { return d.sizing != nil })
 }
 
-// which yields devices of a kind. They may be removed while it yields.
-func which(all map[uint64]*device, is func(*device) bool) iter.Seq2[uint64, *device] {
-	return func(yield func(uint64, *device) bool) {
+// which yields the objects of a table for which is holds. They may be removed while it yields.
+func which[T any](all map[uint64]*T, is func(*T) bool) iter.Seq2[uint64, *T] {
+	return func(yield func(uint64, *T) bool) {
 		for address, d := range all {
 			if is(d) && !yield(address, d) {
 				return
@@ -196,25 +197,19 @@ func (as allocatorTable) of(address uint64) *allocator {
 	return a
 }
 
+// known yields the allocators that the accounts have.
+func (as allocatorTable) known() iter.Seq2[uint64, *allocator] {
+	return which(as, func(a *allocator) bool { return a.known })
+}
+
 // on returns the allocator of a device; 0 if it is unknown.
 func (as allocatorTable) on(device uint64) uint64 {
-	for address, a := range as {
-		if a.known && a.device == device {
+	for address, a := range as.known() {
+		if a.device == device {
 			return address
 		}
 	}
 	return 0
-}
-
-// known yields the allocators that the accounts have.
-func (as allocatorTable) known() iter.Seq[uint64] {
-	return func(yield func(uint64) bool) {
-		for address, a := range as {
-			if a.known && !yield(address) {
-				return
-			}
-		}
-	}
 }
 
 // forgetBanks forgets the banks of all allocators.

@@ -151,11 +151,6 @@ func (ds *devices) noteOpened(p *traced, address uint64, d inspect.Device) *aggr
 	return opened
 }
 
-// scanned adds what a scan found of open devices.
-func (ds *devices) scanned(rd *reading, from origin, scan *aggregator.Scan) {
-	ds.knowDevices(from, rd, rd.devices, scan)
-}
-
 // dropEndedAllocators adds the live allocators to a scan, and forgets known ones that it did not find: the records of
 // their ends were lost.
 func (ds *devices) dropEndedAllocators(from origin, rd *reading, scan *aggregator.Scan) {
@@ -176,12 +171,12 @@ func (ds *devices) dropEndedAllocators(from origin, rd *reading, scan *aggregato
 	}
 }
 
-// knowDevices adds open devices and the capacities of their allocators to a scan, and makes known those that could not
-// be read then. A device that had closed has opened again, and that record was lost.
-func (ds *devices) knowDevices(from origin, rd *reading, open map[uint64]uint64, scan *aggregator.Scan) {
+// scanned adds open devices and the capacities of their allocators to a scan, and describes devices that could not be
+// read then. A device that had closed has opened again, and that record was lost.
+func (ds *devices) scanned(rd *reading, from origin, scan *aggregator.Scan) {
 	p := rd.of
-	for _, device := range slices.Sorted(maps.Keys(open)) {
-		allocator := open[device]
+	for _, device := range slices.Sorted(maps.Keys(rd.devices)) {
+		allocator := rd.devices[device]
 		d, read := rd.described[device]
 		if _, since := rd.touched[device]; read && !since && len(p.devices.chips(device)) == 0 {
 			scan.Devices = append(scan.Devices, aggregator.ScannedDevice{Device: device, Opened: *ds.noteOpened(p, device, d)})

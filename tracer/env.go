@@ -61,13 +61,15 @@ func (e *env) scope(pid uint32) uint32 {
 }
 
 // catchesUp notes that the reader has read everything.
-func (e *env) catchesUp() { e.caughtUp.Store(uint64(proc.Monotonic())) }
+func (e *env) catchesUp() { e.caughtUp.Store(proc.Now()) }
 
 // scheduleFreeOSMemory returns memory to the kernel at the next pause. Reading files and processes leaves behind
 // several times what is kept of them, and the heap by itself shrinks slowly.
 func (e *env) scheduleFreeOSMemory() { e.freeing.Reset(pause) }
 
-// perPID reports whether each traced process gets probes of its own.
+const pause = time.Second
+
+// perPID reports whether each traced process gets separate probes.
 func (e *env) perPID() bool {
 	n := len(e.opts.PIDs)
 	return n > 0 && n <= maxOwnProbes && (e.lacks.MultiUprobes || !e.lacks.PIDFilter)
@@ -210,7 +212,7 @@ type Lacks struct {
 	PIDFilter bool
 }
 
-// maxOwnProbes is the most processes that get probes of their own. A hit runs through the probes of all of them to
+// maxOwnProbes is the most processes that get separate probes. A hit runs through the probes of all of them to
 // find the right one; the map of traced processes costs the same for any number.
 const maxOwnProbes = 4
 
@@ -220,11 +222,6 @@ type unexamined struct {
 	mu     sync.Mutex
 	mapped map[uint32]time.Time
 }
-
-// filled counts entries that the reader sees while it walks a table.
-type filled struct{ launches atomic.Uint64 }
-
-const pause = time.Second
 
 // add notes that a process mapped something.
 func (u *unexamined) add(pid uint32) {
@@ -245,6 +242,9 @@ func (u *unexamined) take(pid uint32) bool {
 	delete(u.mapped, pid)
 	return waits && time.Since(at) < unexaminedFor
 }
+
+// filled counts entries that the reader sees while it walks a table.
+type filled struct{ launches atomic.Uint64 }
 
 // Counters sums the BPF programs' counters over all CPUs.
 func (e *env) Counters() (bpf.MemtraceTtCounters, error) {

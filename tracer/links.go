@@ -126,7 +126,7 @@ var pointPrograms = func() []string {
 // cookieArguments is the bit of a cookie from which on it has the arguments of a message.
 const cookieArguments = 16
 
-// cookie tells the BPF programs where a probe is: in which library, for atPoint, which point's program to run and,
+// cookie encodes for the BPF programs where a probe is: the library, for atPoint also which point's program to run and,
 // where the runtime throws, which arguments its message has.
 func cookie(library uint32, p metal.Probe) uint64 {
 	return uint64(p.Arguments)<<cookieArguments | uint64(slices.Index(pointPrograms, p.Point.BPFProgram))*maxLibraries | uint64(library)

@@ -10,7 +10,7 @@ import (
 	"tt-memtrace/internal/proc"
 )
 
-// losses counts lost and unread records. Its numbers are those of the counters when they were last read.
+// losses counts lost and unread records. It keeps the values of the counters from when they were last read.
 type losses struct {
 	*core
 	forks *forks
@@ -58,8 +58,8 @@ func (lo *losses) due(now bool) {
 	if lost > lo.lost {
 		lo.emit(nowOf(0), aggregator.Event{Kind: aggregator.Lost, Count: lost - lo.lost})
 		lo.lost, lo.lostParts = lost, parts
-		lo.suspectAll()
-		for _, p := range lo.processes.each() {
+		for _, p := range lo.processes.each() { // it is unknown whose events were lost
+			p.doubt()
 			p.allocators.forgetBanks() // the end of an allocator may be lost
 		}
 		lo.forks.search.lost, lo.lossCounted = true, proc.Ticks()
@@ -113,9 +113,7 @@ func (lo *losses) markUnread() {
 		}
 		p.lateReads, p.hung = late, hung
 		lo.unreadOf(p)
-		if p.reconciliation.suspect.IsZero() {
-			p.doubt()
-		}
+		p.doubtOnce()
 		lo.raiseWhy(nowOf(pid), aggregator.Reason{Code: exact.ReasonEventsUnread, Detail: why.Error()})
 	}
 }
@@ -147,11 +145,8 @@ func (lv *lives) missedEnds(span) {
 	for pid := range lv.processes {
 		pids[pid] = true
 	}
-	for pid, p := range lv.processes {
-		pids[pid] = pids[pid] || p.stage == sought || p.untraced
-	}
 	for pid := range pids {
-		from := origin{pid: pid, time: uint64(proc.Monotonic())}
+		from := nowOf(pid)
 		p, known := lv.processes.traced(pid)
 		if _, started, err := proc.Name(pid); !proc.Alive(pid) || err == nil && known && started != p.start.Started {
 			lv.exits(from, nil)

@@ -31,14 +31,14 @@ func checkPIDNamespace() error {
 	}
 }
 
-// ErrTimeNamespace means that this program's clock differs from that of events.
+// ErrTimeNamespace means that this program's clock differs from the clock that dates events.
 var ErrTimeNamespace = errors.New("this time namespace is not the host's, whose clock dates events: " +
 	"start it in the host's; --sample works in this one")
 
 // initialTimeNamespace is the inode of the host's time namespace, a constant of Linux (PROC_TIME_INIT_INO).
 const initialTimeNamespace = 0xeffffffa
 
-// checkTimeNamespace returns why this process's times cannot be compared with those of events, or nil.
+// checkTimeNamespace returns an error if this process's clock differs from the clock that dates events.
 func checkTimeNamespace() error {
 	inode, err := proc.Namespace("time")
 	if err != nil || inode == initialTimeNamespace {

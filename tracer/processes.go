@@ -64,7 +64,7 @@ func (lv *lives) execed(rec record, _ *bpf.MemtraceTtObject) {
 	}
 	lv.gone(from)
 	if known && p.at >= from.time {
-		lv.add(announcement{mapping: p.mapping, of: p.of, late: p.late, at: p.at, seen: p.seen}, uint64(proc.Monotonic()))
+		lv.add(announcement{mapping: p.mapping, of: p.of, late: p.late, at: p.at, seen: p.seen}, proc.Now())
 	}
 }
 
@@ -169,7 +169,7 @@ func (lv *lives) announcements() {
 		if lv.isTraced(a.mapping.PID) {
 			lv.later = append(lv.later, a)
 		} else {
-			lv.add(a, uint64(proc.Monotonic()))
+			lv.add(a, proc.Now())
 		}
 	}
 }

@@ -159,7 +159,8 @@ func (ps *programs) kernelAdds(rec record, e *bpf.MemtraceTtPair) {
 	if rec.p != nil {
 		rec.p.touch(e.Owner)
 	}
-	ps.kernelAdded(rec.origin, ps.relations(rec.pid), e.Owner, e.Member)
+	ps.relations(rec.pid).addKernel(e.Owner, e.Member)
+	ps.emit(rec.origin, aggregator.Event{Kind: aggregator.KernelAdded, Program: e.Owner})
 }
 
 // programAdded handles that a program is added to a workload.
@@ -193,10 +194,6 @@ func (ps *programs) placesScratchpads(rec record, e *bpf.MemtraceTtPair) {
 		delete(c.scratchpads, e.Member) // emit a new placement even if it is the same
 	}
 	rel.placing = append(rel.placing, placing{placingPace.from(rec.time), e.Owner, e.Member})
-}
-
-func (ps *programs) kernelReads(rec record, e *bpf.MemtraceTtText) {
-	ps.kernelFile(rec.origin, e.Object, e.Device, textOf(e), e.Left == 0)
 }
 
 func (ps *programs) workloadNamed(rec record, e *bpf.MemtraceTtText) {
@@ -239,16 +236,12 @@ func (ps *programs) dropProgram(from origin, program uint64) {
 	ps.chipsKnown(from.pid, from.time, program)
 }
 
-func (ps *programs) kernelAdded(from origin, rel *relations, program, kernel uint64) {
-	rel.addKernel(program, kernel)
-	ps.emit(from, aggregator.Event{Kind: aggregator.KernelAdded, Program: program})
-}
-
-// kernelFile handles that a kernel's binary is read from a file for a device. If the name is not whole, it is the
+// kernelReads handles that a kernel's binary is read from a file for a device. If the name is not whole, it is the
 // name's end.
-func (ps *programs) kernelFile(from origin, kernel, device uint64, file string, whole bool) {
+func (ps *programs) kernelReads(rec record, e *bpf.MemtraceTtText) {
+	from, kernel, device := rec.origin, e.Object, e.Device // e is overwritten after this call
 	rel := ps.relations(from.pid)
-	k, ok := rel.files.Kernel(kernel, file, whole)
+	k, ok := rel.files.Kernel(kernel, textOf(e), e.Left == 0)
 	if !ok {
 		return // firmware, which belongs to no program
 	}

@@ -56,7 +56,7 @@ type reading struct {
 	of *traced
 	// first: the process was not watched from its start, and this is its first scan.
 	first bool
-	// lost, lostParts and lostPrograms are those of the reconciliation when the reading began.
+	// lost, lostParts and lostPrograms are copied from the reconciliation when the reading began.
 	lost, lostParts, lostPrograms uint64
 	// bare: the process runs library code that has no probes.
 	bare bool
@@ -103,6 +103,13 @@ func (p *traced) touch(id uint64) {
 
 // doubt has the process compared soon.
 func (p *traced) doubt() { p.reconciliation.suspect = time.Now() }
+
+// doubtOnce does the same, unless the process is to be compared already.
+func (p *traced) doubtOnce() {
+	if p.reconciliation.suspect.IsZero() {
+		p.doubt()
+	}
+}
 
 // make notes that a program is created or destroyed, in case the process is being read.
 func (p *traced) make(program uint64) {

@@ -74,15 +74,12 @@ func (cs *comparisons) begin(rd *reading) {
 	rd.fork, rd.since = cs.forks.forkOf(p), proc.Now()
 	rd.others, rd.open = slices.Clone(p.others), nil
 	in, layout, of, chips := p.patient, p.of.layout, p.of, p.chips
-	var devices []uint64 // records of closing may be among the lost ones
 	lossy := rd.lost != p.reconciliation.lost
-	if lossy {
-		for device := range p.devices.described() {
+	var devices, meshes []uint64
+	for device, d := range p.devices.described() {
+		if lossy { // records of closing may be among the lost ones
 			devices = append(devices, device)
 		}
-	}
-	var meshes []uint64
-	for device, d := range p.devices.described() {
 		if d.mesh {
 			meshes = append(meshes, device)
 		}
@@ -117,7 +114,7 @@ func (cs *comparisons) begin(rd *reading) {
 			rd.bare = of.probes != nil // false if the tracer has removed them
 			cs.attacher.mu.Unlock()
 		}
-		rd.at = uint64(proc.Monotonic())
+		rd.at = proc.Now()
 		cs.finished.put(rd)
 		cs.reader.Flush()
 	})
@@ -224,15 +221,15 @@ func (cs *comparisons) merge(rd *reading) {
 
 // check starts readings of processes whose accounts are in doubt or were not compared for long.
 func (cs *comparisons) check() {
-	now := time.Now()
 	for _, pid := range cs.suspects.take() {
-		if p, known := cs.processes.traced(pid); known && p.reconciliation.suspect.IsZero() {
-			p.reconciliation.suspect = now
+		if p, known := cs.processes.traced(pid); known {
+			p.doubtOnce()
 		}
 	}
 	if !cs.checked.due(settle/2, false) {
 		return
 	}
+	now := time.Now()
 	headless := cs.perPID() && cs.lacks.MultiUprobes
 	for pid, p := range cs.processes.each() {
 		if headless && p.marked == "" && proc.Heir(pid) != 0 {

@@ -81,7 +81,8 @@ func TestDeviceOpenedWhileItIsRead(t *testing.T) {
 			p.touch(device)
 		}
 		var scan aggregator.Scan
-		r.devices.knowDevices(origin{pid: pid, time: 1}, rd, rd.result.Devices, &scan)
+		rd.devices = rd.result.Devices
+		r.devices.scanned(rd, origin{pid: pid, time: 1}, &scan)
 		described := len(scan.Devices) == 1 && scan.Devices[0].Opened.Arch == "blackhole"
 		if described == opens {
 			t.Errorf("it opens: %t; it is described as it was read: %t", opens, described)

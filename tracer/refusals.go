@@ -25,7 +25,7 @@ type refusals struct {
 
 // refuse notes that a process maps an untraced file, until the process ends.
 func (rf *refusals) refuse(id proc.FileID, pid uint32, why error) {
-	at := uint64(proc.Monotonic())
+	at := proc.Now()
 	if lives, _, _ := rf.watchExit(pid); !lives {
 		return
 	}

@@ -172,7 +172,7 @@ type placing struct {
 // part is the range of mesh coordinates that a workload's program is for.
 type part struct {
 	inspect.MeshRange
-	// devices are those that the range covers, by mesh.
+	// devices are the devices in the range, by mesh.
 	devices map[uint64][]uint64
 }
 

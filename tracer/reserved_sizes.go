@@ -2,7 +2,6 @@ package tracer
 
 import (
 	"errors"
-	"time"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/aggregator/exact"
@@ -41,9 +40,7 @@ func (bs *buffers) reservedSize(p *traced, from origin, e *bpf.MemtraceTtAlloc) 
 // reservedUnread marks a process whose buffer has an unknown reserved size, until a comparison finds it.
 func (bs *buffers) reservedUnread(p *traced, from origin) {
 	rec := &p.reconciliation
-	if rec.suspect.IsZero() {
-		rec.suspect = time.Now()
-	}
+	p.doubtOnce()
 	if !rec.unreserved {
 		rec.unreserved = true
 		bs.raiseWhy(from, aggregator.Reason{Code: exact.ReasonReservedUnknown, Detail: "they were not known when the buffers were allocated"})

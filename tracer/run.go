@@ -210,7 +210,7 @@ func (r *run) deadline(sleeping bool) time.Time {
 // happened, it does immediately what otherwise waits for its time.
 func (r *run) conclude(readings []*reading, ended []uint32, now bool) {
 	for _, a := range r.lives.later {
-		r.lives.add(a, uint64(proc.Monotonic()))
+		r.lives.add(a, proc.Now())
 	}
 	r.lives.later = r.lives.later[:0]
 	r.lives.announcements()
@@ -221,7 +221,7 @@ func (r *run) conclude(readings []*reading, ended []uint32, now bool) {
 		r.comparisons.merge(rd)
 	}
 	for _, pid := range ended {
-		r.lives.gone(origin{pid: pid, time: uint64(proc.Monotonic())})
+		r.lives.gone(origin{pid: pid, time: proc.Now()})
 	}
 	r.losses.markUnread()
 	r.comparisons.check()

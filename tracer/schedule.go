@@ -74,7 +74,7 @@ func (p pace) from(since uint64) attempt { return attempt{since, since + uint64(
 func (a *attempt) due(now bool) bool { return now || proc.Now() >= a.next }
 
 // age is how long it is looked for.
-func (a *attempt) age() time.Duration { return time.Duration(proc.Now() - min(a.since, proc.Now())) }
+func (a *attempt) age() time.Duration { return time.Duration(max(proc.Now(), a.since) - a.since) }
 
 // again has it looked for once more, unless it is given up.
 func (a *attempt) again(p pace) (more bool) {

@@ -296,7 +296,7 @@ func (t *Tracer) discover(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Waiting lists those of Options.PIDs that do not map the runtime yet.
+// Waiting lists the PIDs of Options.PIDs that do not map the runtime yet.
 func (t *Tracer) Waiting() []uint32 {
 	var waiting []uint32
 	for _, pid := range t.opts.PIDs {

@@ -644,8 +644,8 @@ func TestReservedSizesThatAreNotKnown(t *testing.T) {
 	}
 }
 
-// On a busy host an allocator can be gone before its first buffer is handled. Its banks of DRAM are those of other
-// allocators of the same chip; L1 can be divided differently.
+// On a busy host, an allocator can be destroyed before the tracer handles its first buffer. Other allocators of the
+// chip have the same DRAM banks; their L1 banks can differ.
 func TestBanksOfAnAllocatorThatIsGone(t *testing.T) {
 	_, p, _ := beingRead(t, false)
 	lib, err := metal.OpenLibrary(fixture.LibraryOf(t, fixture.LayoutB))

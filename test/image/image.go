@@ -27,15 +27,14 @@ import (
 	"tt-memtrace/test/rig"
 )
 
-// Image is a process as it was at a rest point.
+// Image is the recording of a process at a rest point.
 type Image struct {
 	// Release of the runtime, Cluster of mock chips, and what ran on it.
 	Release, Cluster, Ran string
 
 	PID     uint32
-	BuildID string
 	Library proc.Mapping
-	// Pages are those that were read, by address.
+	// Pages are the pages that the recorded scan read, by address.
 	Pages  map[uint64][]byte
 	Mapped []Piece
 	// Found is what searches found, by vptr, and Pointers those to shared objects.
@@ -46,7 +45,7 @@ type Image struct {
 	// Rest is what the runtime said of itself.
 	Rest []byte
 
-	// Missing are pages that are left out of a copy, by address.
+	// missing are the pages that cannot be read in a copy, by address.
 	missing map[uint64]bool
 }
 
@@ -125,7 +124,7 @@ func (i *Image) Open(m proc.Mapping) (*os.File, error) {
 // Message is what the runtime said of itself.
 func (i *Image) Message() (m rig.Message, err error) { return m, json.Unmarshal(i.Rest, &m) }
 
-// OpenLibrary opens the library, as far as it was read.
+// OpenLibrary opens the recorded parts of the library.
 func (i *Image) OpenLibrary() (*metal.Library, error) {
 	f, err := i.Open(i.Library)
 	if err != nil {
@@ -228,10 +227,10 @@ func (r *Recorder) Open(m proc.Mapping) (*os.File, error) {
 
 // End returns the image. The process must still rest as it did when it was read. read is what was read of files.
 func (r *Recorder) End(
-	library proc.Mapping, lib *metal.Library, read map[string][]metal.Extent, rest rig.Message,
+	library proc.Mapping, read map[string][]metal.Extent, rest rig.Message,
 ) (*Image, error) {
 	i := r.image
-	i.BuildID, i.Library, i.Rest = lib.BuildID, library, []byte(rest.Text)
+	i.Library, i.Rest = library, []byte(rest.Text)
 	for at := range i.Pages {
 		b := make([]byte, page)
 		if err := r.live.ReadAt(b, at); err != nil {
@@ -258,14 +257,14 @@ func (r *Recorder) End(
 	return i, nil
 }
 
-// What lies beside what is read is of no use: prose, and the environment. Paths are of nobody's machine.
+// Pages also have text that no scan reads, such as prose and the environment, and paths of the machine that recorded.
 var (
 	prose       = regexp.MustCompile(`[!-~]* [ -~]{24,}`)
 	environment = regexp.MustCompile(`[A-Z_][A-Z0-9_]{2,}=[ -~]+`)
 	homes       = regexp.MustCompile(`/(root|work|user)/`)
 )
 
-// scrub blanks these, in place.
+// scrub blanks this text and replaces these paths.
 func scrub(b []byte) []byte {
 	if here, err := os.Getwd(); err == nil {
 		b = bytes.ReplaceAll(b, []byte(here), bytes.Repeat([]byte("/"), len(here)))

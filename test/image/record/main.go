@@ -89,7 +89,7 @@ func record(release, cluster string, rest int, out string, ran []string) error {
 			fmt.Println(m.Path, held.Err)
 			continue
 		}
-		i, err := r.End(m, lib, read(), said)
+		i, err := r.End(m, read(), said)
 		if err != nil {
 			return err
 		}
