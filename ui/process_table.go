@@ -134,7 +134,8 @@ func placeless(p *aggregator.ProcessSnapshot, ever bool) bool {
 	return false
 }
 
-// buffers returns the number of buffers in all memories. It is unknown if none was seen and that of one is unknown.
+// buffers returns the number of buffers in all memories. It is unknown if no buffer was seen and the count of a memory
+// is unknown.
 func buffers(memory *[aggregator.NumMemories]aggregator.Usage) exact.Quantity {
 	var n uint64
 	unknown := false

@@ -422,7 +422,7 @@ func TestBuffersOfAProcessThatEnded(t *testing.T) {
 	}
 }
 
-// Nodes that are read in one request are those of the set, whatever its buckets hold.
+// A request for many nodes returns exactly the nodes of the set, regardless of what its buckets contain.
 func TestNodesAhead(t *testing.T) {
 	c := newChain(t)
 	const buckets = 3000 // where they are

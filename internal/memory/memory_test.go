@@ -144,7 +144,7 @@ func BenchmarkRead(b *testing.B) {
 	b.ReportMetric(float64((used()-before).Nanoseconds())/float64(b.N), "processor-ns/op")
 }
 
-// Pages that are read ahead need no request of their own, and one that cannot be read is left out, with those behind
+// Pages that are read ahead need no separate request, and one that cannot be read is left out, with those behind
 // it.
 func TestPagesAhead(t *testing.T) {
 	const count = 3 * maxBytes / proc.PageBytes

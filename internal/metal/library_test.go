@@ -517,8 +517,8 @@ func FuzzContainsName(f *testing.F) {
 	})
 }
 
-// All pieces of a library are known to be of one copy, also where its data can be executed, and those of another copy
-// are not.
+// LoadedAlike groups all pieces of one copy of a library, even if its data is executable, and rejects the pieces of
+// another copy.
 func TestPiecesOfACopyAreLoadedAlike(t *testing.T) {
 	const bias, other = 0x7f9617c00000, 0x7f9610000000
 	l := &Library{segments: []elf.ProgHeader{

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// In a PID namespace of its own nothing of the host could be found: a reason says so, and
-// no empty accounts are shown as if they were all there is.
+// A separate PID namespace hides the host's processes. tt-memtrace reports that as an error instead of showing empty
+// accounts.
 func TestPIDNamespaceOfItsOwn(t *testing.T) {
 	unshare, err := exec.LookPath("unshare")
 	if err != nil {

@@ -27,7 +27,7 @@ func Marks() (list []Mark) {
 	return list
 }
 
-// Expected reports whether a mark is one of those that remain on a release. Of the way only the first word counts:
+// Expected reports whether a mark remains on a release. Only the first word of the way counts:
 // random lives have their seed behind it.
 func Expected(release, way, mode, reason string) bool {
 	way, _, _ = strings.Cut(way, " ")
