@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/memory"
 )
 
@@ -59,23 +60,23 @@ func (c *Chips) Device(address uint64) (d Device, err error) {
 			d, err = Device{}, fmt.Errorf("reading the device at %#x: %w", address, memory.ErrLater)
 		}
 	}()
-	in := c.in.withCache()
-	d.numbers, d.Mesh, d.Arch, err = in.Device(address)
+	v := c.in.view()
+	d.numbers, d.Mesh, d.Arch, err = readDevice(v, address)
 	if err == nil && d.Mesh {
 		// A mesh that is reshaped makes a new list of its chips, and a read at that moment can see parts of both.
-		if again, _, _, err := withOwnCache(c.in).Device(address); err != nil || !slices.Equal(again, d.numbers) {
+		if again, _, _, err := readDevice(c.in.View(), address); err != nil || !slices.Equal(again, d.numbers) {
 			return Device{}, fmt.Errorf("reading the device at %#x, whose chips change: %w", address, memory.ErrLater)
 		}
 		slices.Sort(d.numbers) // a reshape changes nothing but their order
 	}
 	d.uniques = c.uniquesOf(d.numbers)
 	for _, n := range d.numbers {
-		d.boards = append(d.boards, c.boardOf(in, n))
+		d.boards = append(d.boards, c.boardOf(v, n))
 	}
 	d.private = c.beganPrivate()
 	if !d.private && slices.Contains(d.uniques, 0) {
 		// If this cannot be read, its chip 0 may be another one than other processes' chip 0.
-		set, failed := c.renumbers(in)
+		set, failed := c.renumbers(v)
 		d.private = set || failed != nil
 	}
 	return d, err
@@ -98,7 +99,7 @@ func (c *Chips) beganPrivate() bool {
 	private, asked := c.private, c.asked
 	c.mu.Unlock()
 	if !asked {
-		value, err := c.in.opener.Environment(visibleDevices)
+		value, err := c.in.Opener.Environment(visibleDevices)
 		private = value != "" || errors.Is(err, memory.ErrNoAnswer)
 		if !errors.Is(err, memory.ErrLater) {
 			c.mu.Lock()
@@ -110,20 +111,20 @@ func (c *Chips) beganPrivate() bool {
 }
 
 // renumbers reports whether the process renumbers its chips now.
-func (c *Chips) renumbers(in *Inspector) (bool, error) {
+func (c *Chips) renumbers(v *view.View) (bool, error) {
 	c.mu.Lock()
 	at := c.environ
 	c.mu.Unlock()
 	if at == 0 {
 		var err error
-		if at, err = environ(c.in.opener); err != nil {
+		if at, err = environ(c.in.Opener); err != nil {
 			return false, fmt.Errorf("looking for the environment: %w", err)
 		}
 		c.mu.Lock()
 		c.environ = at
 		c.mu.Unlock()
 	}
-	return in.sets(at, visibleDevices)
+	return environmentSets(v, at, visibleDevices)
 }
 
 // Opened names the chips of a device. used reports whether another process uses a chip.
@@ -179,18 +180,58 @@ func (c *Chips) uniquesOf(numbers []uint32) (list []uint64) {
 }
 
 // boardOf returns the card of a chip, which is read once.
-func (c *Chips) boardOf(in *Inspector, number uint32) string {
+func (c *Chips) boardOf(v *view.View, number uint32) string {
 	c.mu.Lock()
 	name, ok := c.boards[number]
 	c.mu.Unlock()
 	if !ok {
-		before := in.Late()
-		name = in.Board(number)
-		if in.Late() == before {
+		before := v.Late()
+		name = boardOfChip(v, number)
+		if v.Late() == before {
 			c.mu.Lock()
 			c.boards[number] = name
 			c.mu.Unlock()
 		}
 	}
 	return name
+}
+
+// ChipNames maps unique IDs to chips: all processes show a chip under the name that the first process gave it.
+type ChipNames map[uint64]aggregator.Chip
+
+// chip returns the chip that a process means by its own number. If the unique ID is unknown, a number of a process
+// that renumbers chips counts as private to it. used reports whether a unique ID's chip is in use.
+func (known ChipNames) chip(pid, number uint32, unique uint64, private bool, used func(uint64) bool) aggregator.Chip {
+	chip := aggregator.Chip{Number: number}
+	if private {
+		chip.Space = pid
+	}
+	if unique == 0 {
+		return chip
+	}
+	if c, ok := known[unique]; ok {
+		return c
+	}
+	if known.taken(chip, used) { // another chip has that number
+		// One of an earlier process with this PID, or of its own, may have that name, too.
+		for chip.Space = pid; known.taken(chip, used); chip.Number++ {
+		}
+	}
+	known[unique] = chip
+	return chip
+}
+
+// taken reports whether a chip that is in use has a name already. A chip that is not loses it.
+func (known ChipNames) taken(name aggregator.Chip, used func(uint64) bool) (is bool) {
+	for unique, c := range known {
+		if c != name {
+			continue
+		}
+		if used(unique) {
+			is = true
+		} else {
+			delete(known, unique)
+		}
+	}
+	return is
 }

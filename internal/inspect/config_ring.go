@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/metal"
 	"tt-memtrace/internal/x86eval"
 )
@@ -22,42 +23,41 @@ const (
 	maxRing = 1 << 30
 )
 
-// ConfigRings reads the kernel-config rings of a mesh, one for each of its command queues and sub-devices. A Device
+// ringsOf reads the kernel-config rings of a mesh, one for each of its command queues and sub-devices. A Device
 // that is no mesh has none. The error wraps metal.ErrUnsupported if the library does not show how to read them.
-func (in *Inspector) ConfigRings(mesh uint64) ([]aggregator.ConfigRing, error) {
-	rings, err := in.configRings(mesh)
+func ringsOf(v *view.View, mesh uint64) ([]aggregator.ConfigRing, error) {
+	rings, err := readRings(v, mesh)
 	if errors.Is(err, x86eval.ErrUnsupported) || errors.Is(err, x86eval.ErrLimit) {
 		err = fmt.Errorf("%w: %w", err, metal.ErrUnsupported)
 	}
 	return rings, err
 }
 
-func (in *Inspector) configRings(mesh uint64) ([]aggregator.ConfigRing, error) {
-	in = in.withCache()
-	if vptr, err := in.recent().U64(mesh); err != nil || vptr != in.vptr(metal.MeshDeviceVtable) {
+func readRings(v *view.View, mesh uint64) ([]aggregator.ConfigRing, error) {
+	if vptr, err := v.Pages().U64(mesh); err != nil || vptr != v.Vptr(metal.MeshDeviceVtable) {
 		return nil, err
 	}
-	layout, err := in.lib.ConfigRing()
+	layout, err := v.Lib.ConfigRing()
 	if err != nil {
 		return nil, err
 	}
-	e := in.evaluate(func(name string) x86eval.Hook {
+	e := v.Evaluate(func(name string) x86eval.Hook {
 		if strings.Contains(name, metal.CurrentQueue) {
 			return x86eval.Return(0) // the thread's default queue, for callers that name none
 		}
 		return nil
 	})
-	subDevices, err := e.call(metal.MeshSubDevices, mesh)
+	subDevices, err := e.Run(metal.MeshSubDevices, mesh)
 	if err != nil {
 		return nil, err
 	}
 	var rings []aggregator.ConfigRing
 	var seen []uint64
 	for n := range uint64(maxQueues) {
-		queue, err := e.queue(mesh, n)
+		queue, err := queueOf(v, e, mesh, n)
 		var vptr uint64
 		if err == nil {
-			vptr, err = in.recent().U64(queue)
+			vptr, err = v.Pages().U64(queue)
 		}
 		if errors.Is(err, x86eval.ErrThrow) || n > 0 && (err != nil || slices.Contains(seen, queue)) {
 			break // no more queues: not all releases check the number
@@ -66,15 +66,15 @@ func (in *Inspector) configRings(mesh uint64) ([]aggregator.ConfigRing, error) {
 			return nil, err
 		}
 		seen = append(seen, queue)
-		if vptr != in.vptr(metal.QueueVtable) {
+		if vptr != v.Vptr(metal.QueueVtable) {
 			break // slow dispatch has no ring
 		}
 		for i := range min(uint64(uint32(subDevices)), maxSubDevices) {
-			at, err := e.ringOf(queue, vptr, i)
+			at, err := ringOfQueue(v, e, queue, vptr, i)
 			if err != nil {
 				return nil, err
 			}
-			ring, err := in.configRing(&layout, at)
+			ring, err := readRing(v, &layout, at)
 			if err != nil {
 				return nil, err
 			}
@@ -129,26 +129,26 @@ func (r Rings) Drop(mesh uint64) {
 	maps.DeleteFunc(r, func(_ uint64, one ringOf) bool { return one.mesh == mesh })
 }
 
-// queue returns a mesh's nth command queue.
-func (e *evaluation) queue(mesh, n uint64) (uint64, error) {
-	name := e.in.lib.First(metal.MeshQueue)
+// queueOf returns a mesh's nth command queue.
+func queueOf(v *view.View, e *view.Evaluation, mesh, n uint64) (uint64, error) {
+	name := v.Lib.First(metal.MeshQueue)
 	if name == metal.MeshQueue[0] {
 		n |= 1 << 8 // a std::optional<uint8_t> with a value
 	}
-	return e.call(name, mesh, n)
+	return e.Run(name, mesh, n)
 }
 
-// ringOf returns a command queue's ring of a sub-device. The function is virtual, and a stripped library does not
+// ringOfQueue returns a command queue's ring of a sub-device. The function is virtual, and a stripped library does not
 // name it. There it is the entry at the vtable index where slow dispatch's class, with the same base class, has its
 // own.
-func (e *evaluation) ringOf(queue, vptr, subDevice uint64) (uint64, error) {
-	if e.has(metal.QueueConfigRing) {
-		return e.call(metal.QueueConfigRing, queue, subDevice)
+func ringOfQueue(v *view.View, e *view.Evaluation, queue, vptr, subDevice uint64) (uint64, error) {
+	if v.Lib.Defines(metal.QueueConfigRing) {
+		return e.Run(metal.QueueConfigRing, queue, subDevice)
 	}
-	if !e.has(metal.SlowQueueVtable) || !e.has(metal.SlowQueueConfigRing) {
+	if !v.Lib.Defines(metal.SlowQueueVtable) || !v.Lib.Defines(metal.SlowQueueConfigRing) {
 		return 0, fmt.Errorf("its command queues have no function that gives their kernel-config rings: %w", metal.ErrUnsupported)
 	}
-	slow, want := e.in.vptr(metal.SlowQueueVtable), e.in.addressOf(metal.SlowQueueConfigRing)
+	slow, want := v.Vptr(metal.SlowQueueVtable), v.AddressOf(metal.SlowQueueConfigRing)
 	const most = 64 // more than it has virtual functions
 	for i := range uint64(most) {
 		at, err := e.ReadU64(slow + 8*i)
@@ -167,26 +167,26 @@ func (e *evaluation) ringOf(queue, vptr, subDevice uint64) (uint64, error) {
 	return 0, fmt.Errorf("its command queues have no virtual function that gives their kernel-config rings: %w", metal.ErrUnsupported)
 }
 
-// configRing reads a ring; one that was not made yet has no capacity. The process may place launches during a reading,
+// readRing reads a ring; one that was not made yet has no capacity. The process may place launches during a reading,
 // so what changes is read until two readings in a row are equal.
-func (in *Inspector) configRing(l *metal.ConfigRing, at uint64) (ring aggregator.ConfigRing, err error) {
+func readRing(v *view.View, l *metal.ConfigRing, at uint64) (ring aggregator.ConfigRing, err error) {
 	fail := func(err error) (aggregator.ConfigRing, error) {
 		return ring, fmt.Errorf("reading the kernel-config ring at %#x: %w", at, err)
 	}
 	// These vectors do not move while the ring is in use.
 	var b [metal.VectorSize]byte
-	if err := in.recent().ReadAt(b[:], at+uint64(l.Bases)); err == nil && bytes.Equal(b[:8], b[8:16]) {
+	if err := v.Pages().ReadAt(b[:], at+uint64(l.Bases)); err == nil && bytes.Equal(b[:8], b[8:16]) {
 		return ring, nil // it has no core kinds yet
 	}
 	var words []uint64
 	for _, offset := range []uint32{l.Bases, l.Ends, l.First, l.Next} {
-		begin, _, err := in.words(b[:], at+uint64(offset))
+		begin, _, err := vectorAt(v, b[:], at+uint64(offset))
 		if err != nil {
 			return fail(err)
 		}
 		words = append(words, begin)
 	}
-	places, length, err := in.words(b[:], at+uint64(l.Places))
+	places, length, err := vectorAt(v, b[:], at+uint64(l.Places))
 	if err == nil && length != uint64(l.Count)*metal.VectorSize {
 		err = fmt.Errorf("it has %d bytes of places", length)
 	}
@@ -194,7 +194,7 @@ func (in *Inspector) configRing(l *metal.ConfigRing, at uint64) (ring aggregator
 		return fail(err)
 	}
 	for i := range uint64(l.Count) {
-		begin, _, err := in.words(b[:], places+i*metal.VectorSize)
+		begin, _, err := vectorAt(v, b[:], places+i*metal.VectorSize)
 		if err != nil {
 			return fail(err)
 		}
@@ -203,7 +203,7 @@ func (in *Inspector) configRing(l *metal.ConfigRing, at uint64) (ring aggregator
 	const tries = 20
 	var half []byte
 	for range tries {
-		all, err := in.mem.ReadEach(slices.Concat(words, words), 0, 4)
+		all, err := v.Mem.ReadEach(slices.Concat(words, words), 0, 4)
 		if err != nil {
 			return fail(err)
 		}
@@ -213,7 +213,7 @@ func (in *Inspector) configRing(l *metal.ConfigRing, at uint64) (ring aggregator
 		}
 	}
 	if half == nil {
-		return fail(errChanging)
+		return fail(view.ErrChanging)
 	}
 	number := func(i uint32) uint64 { return uint64(binary.LittleEndian.Uint32(half[4*i:])) }
 	base, end, first, next := number(0), number(1), uint32(number(2)), uint32(number(3))
@@ -234,9 +234,9 @@ func (in *Inspector) configRing(l *metal.ConfigRing, at uint64) (ring aggregator
 	return ring, nil
 }
 
-// words reads a std::vector of the process: where its elements begin, and their length in bytes.
-func (in *Inspector) words(b []byte, at uint64) (begin, length uint64, err error) {
-	if err := in.recent().ReadAt(b, at); err != nil {
+// vectorAt reads a std::vector of the process: where its elements begin, and their length in bytes.
+func vectorAt(v *view.View, b []byte, at uint64) (begin, length uint64, err error) {
+	if err := v.Pages().ReadAt(b, at); err != nil {
 		return 0, 0, err
 	}
 	begin, end := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])
@@ -246,12 +246,12 @@ func (in *Inspector) words(b []byte, at uint64) (begin, length uint64, err error
 	return begin, end - begin, nil
 }
 
-// ConfigSize returns a program's size in the kernel-config ring of each worker core, in bytes; 0 if it cannot be
+// configSize returns a program's size in the kernel-config ring of each worker core, in bytes; 0 if it cannot be
 // read.
-func (in *Inspector) ConfigSize(program uint64) uint64 {
-	at, err := in.call(metal.ProgramConfigSize, program, 0) // the worker cores' size
+func configSize(v *view.View, program uint64) uint64 {
+	at, err := v.Call(metal.ProgramConfigSize, program, 0) // the worker cores' size
 	var b [4]byte
-	if err != nil || in.mem.ReadAt(b[:], at) != nil {
+	if err != nil || v.Mem.ReadAt(b[:], at) != nil {
 		return 0
 	}
 	if n := uint64(binary.LittleEndian.Uint32(b[:])); n <= maxRing {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/x86eval"
 )
 
@@ -19,7 +20,7 @@ const maxRanges = 1024
 
 // coreRanges reads a CoreRangeSet, which begins with a vector of ranges, each two corners of two words.
 func coreRanges(m *x86eval.Machine, set uint64) ([]aggregator.CoreRange, error) {
-	begin, count, err := readVector(m, set, rangeSize, maxRanges)
+	begin, count, err := view.ReadVector(m, set, rangeSize, maxRanges)
 	if err != nil {
 		return nil, fmt.Errorf("core ranges: %w", err)
 	}
@@ -49,28 +50,29 @@ const (
 	coreSize  = 16
 )
 
-// listCores replaces metal.CoresOf, which would be evaluated for each core: a program lists the cores of the same
-// ranges a dozen times, and most programs have the same ranges. It evaluates once, and then writes the known list as
-// the returned vector.
-func (in *Inspector) listCores(m *x86eval.Machine, evaluate func(result, set, limit, byRow uint64) error) error {
+// coreLists are the cores of ranges, as bytes.
+type coreLists map[rangesOfCores][]byte
+
+// list replaces metal.CoresOf, which would be evaluated for each core: a program lists the cores of the same ranges a
+// dozen times, and most programs have the same ranges. It evaluates once, and then writes the known list as the
+// returned vector.
+func (c coreLists) list(m *x86eval.Machine, evaluate func(result, set, limit, byRow uint64) error) error {
 	result, set, limit, byRow := m.Arg(0), m.Arg(1), m.Arg(2), m.Arg(3)
-	ranges, err := readBytes(m, set, rangeSize, maxRanges)
+	ranges, err := view.ReadBytes(m, set, rangeSize, maxRanges)
 	if err != nil {
 		return fmt.Errorf("core ranges: %w", err)
 	}
 	key := rangesOfCores{string(ranges), limit, byRow&0xff != 0}
-	list, known := in.cores[key]
+	list, known := c[key]
 	if !known {
 		if err := evaluate(result, set, limit, byRow); err != nil {
 			return err
 		}
 		const most = 1 << 16
-		if list, err = readBytes(m, result, coreSize, most); err != nil {
+		if list, err = view.ReadBytes(m, result, coreSize, most); err != nil {
 			return fmt.Errorf("cores of ranges: %w", err)
 		}
-		if in.cores != nil {
-			in.cores[key] = list
-		}
+		c[key] = list
 		return nil
 	}
 	at, err := m.Alloc(uint64(len(list)))
@@ -78,5 +80,5 @@ func (in *Inspector) listCores(m *x86eval.Machine, evaluate func(result, set, li
 		return err
 	}
 	m.Regs[x86eval.RAX] = result
-	return errors.Join(m.Write(at, list), writeVector(m, result, at, uint64(len(list))))
+	return errors.Join(m.Write(at, list), view.WriteVector(m, result, at, uint64(len(list))))
 }

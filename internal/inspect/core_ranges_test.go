@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/x86eval"
 )
 
@@ -17,7 +18,7 @@ func TestCoresAreListedOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		v, err := vectorOf(m, at, uint64(len(of)))
+		v, err := view.VectorOf(m, at, uint64(len(of)))
 		if err := errors.Join(err, m.Write(at, of)); err != nil {
 			t.Fatal(err)
 		}
@@ -29,7 +30,7 @@ func TestCoresAreListedOnce(t *testing.T) {
 		}
 		return b
 	}
-	in := &Inspector{kept: kept{cores: map[rangesOfCores][]byte{}}}
+	cores := coreLists{}
 	evaluated := 0
 	list := func(of []byte, limit, byRow uint64) []byte {
 		m := x86eval.New(nothing)
@@ -38,13 +39,13 @@ func TestCoresAreListedOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.Regs[x86eval.RDI], m.Regs[x86eval.RSI], m.Regs[x86eval.RDX], m.Regs[x86eval.RCX] = result, vector(m, of), limit, byRow
-		err = in.listCores(m, func(result, set, gotLimit, gotRow uint64) error {
+		err = cores.list(m, func(result, set, gotLimit, gotRow uint64) error {
 			evaluated++
 			if gotLimit != limit || gotRow != byRow {
 				t.Errorf("evaluated with %d, %d", gotLimit, gotRow)
 			}
 			// It stands for what depends on all that is given.
-			b, err := readBytes(m, set, rangeSize, maxRanges)
+			b, err := view.ReadBytes(m, set, rangeSize, maxRanges)
 			if err != nil {
 				return err
 			}
@@ -61,7 +62,7 @@ func TestCoresAreListedOnce(t *testing.T) {
 		if err != nil || m.Regs[x86eval.RAX] != result {
 			t.Fatal(m.Regs[x86eval.RAX], result, err)
 		}
-		begin, count, err := readVector(m, result, coreSize, 100)
+		begin, count, err := view.ReadVector(m, result, coreSize, 100)
 		b := make([]byte, coreSize*count)
 		if err := errors.Join(err, m.Read(begin, b)); err != nil {
 			t.Fatal(err)

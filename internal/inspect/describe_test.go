@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/test/fixture"
 )
@@ -35,7 +36,7 @@ func TestInnerPID(t *testing.T) {
 
 func TestBeganPrivate(t *testing.T) {
 	private := func(pid uint32) bool {
-		return NewChips(&Inspector{mem: memory.Of(pid), opener: memory.Of(pid)}, pid).beganPrivate()
+		return NewChips(&Inspector{Process: &view.Process{Mem: memory.Of(pid), Opener: memory.Of(pid)}}, pid).beganPrivate()
 	}
 	for _, test := range []struct {
 		name string

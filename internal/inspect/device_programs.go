@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/metal"
 )
@@ -21,13 +22,13 @@ const (
 
 // heldPrograms returns the programs to which std::shared_ptrs point, by the address of these, among all pointers to
 // programs. A Program object is such a std::shared_ptr.
-func (in *Inspector) heldPrograms(programs, pointers []uint64) map[uint64]uint64 {
+func heldPrograms(of *view.Process, programs, pointers []uint64) map[uint64]uint64 {
 	wanted := make(map[uint64]bool, len(programs))
 	for _, program := range programs {
 		wanted[program] = true
 	}
 	held := map[uint64]uint64{}
-	p := in.pages()
+	p := of.Fresh()
 	p.Ahead(pointers, 16)
 	for _, at := range pointers {
 		program, err := p.U64(at)
@@ -43,12 +44,12 @@ func (in *Inspector) heldPrograms(programs, pointers []uint64) map[uint64]uint64
 
 // ownedPrograms returns, for each program that a single-chip device owns, the device on which it is: none if it is on
 // none. It leaves out a program that several seem to own.
-func (in *Inspector) ownedPrograms(o *openDevices, held map[uint64]uint64) map[uint64][]uint64 {
+func ownedPrograms(v *view.View, o *openDevices, held map[uint64]uint64) map[uint64][]uint64 {
 	if len(held) == 0 {
 		return nil
 	}
-	uses, err := in.usesFabric()
-	p, owned, several := in.pages(), map[uint64][]uint64{}, map[uint64]bool{}
+	uses, err := usesFabric(v)
+	p, owned, several := v.Fresh(), map[uint64][]uint64{}, map[uint64]bool{}
 	for _, device := range o.own(0) {
 		dispatch, fabric := ownedBy(p, device, held)
 		if err != nil {
@@ -68,13 +69,13 @@ func (in *Inspector) ownedPrograms(o *openDevices, held map[uint64]uint64) map[u
 
 // usesFabric reports whether the process uses the fabric. A device that is opened again without it keeps its program
 // from before.
-func (in *Inspector) usesFabric() (bool, error) {
+func usesFabric(v *view.View) (bool, error) {
 	const disabled = 0
-	context, err := in.callFirst(metal.ContextInstance, 0)
+	context, err := v.CallFirst(metal.ContextInstance, 0)
 	if err != nil {
 		return false, err
 	}
-	config, err := in.call(metal.FabricConfig, context)
+	config, err := v.Call(metal.FabricConfig, context)
 	return uint32(config) != disabled, err
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/memory"
 )
 
@@ -22,7 +23,7 @@ func TestProgramsOfDevices(t *testing.T) {
 	words := unsafe.Slice((*uint64)(unsafe.Pointer(&b[0])), len(b)/8)
 	base := uint64(uintptr(unsafe.Pointer(&b[0])))
 	address := func(word int) uint64 { return base + uint64(8*word) }
-	in := &Inspector{mem: memory.Direct(uint32(os.Getpid()))}
+	p := &view.Process{Mem: memory.Direct(uint32(os.Getpid()))}
 
 	// Words. A device is a piece of its own, whose size is the word before it.
 	const one, other, deviceWords = 2, 130, 120
@@ -60,9 +61,9 @@ func TestProgramsOfDevices(t *testing.T) {
 		}
 		words[one+behind] = address(list) // no vector: no end follows
 		c.change()
-		held := in.heldPrograms(ids, pointers)
+		held := heldPrograms(p, ids, pointers)
 		for _, device := range []int{one, other} {
-			listed, direct := ownedBy(in.pages(), address(device), held)
+			listed, direct := ownedBy(p.Fresh(), address(device), held)
 			for _, kind := range []struct {
 				got  []uint64
 				want map[int]int

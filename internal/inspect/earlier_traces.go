@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/inspect/buffers"
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/metal"
 	"tt-memtrace/internal/plural"
 )
@@ -20,9 +22,9 @@ const (
 	maxOrdered = 1 << 16
 )
 
-// OlderThanTraces returns nil if each buffer of a scan is older than every trace that the process has captured, so that
+// olderThanTraces returns nil if each buffer of a scan is older than every trace that the process has captured, so that
 // no replay can have overwritten it. Otherwise it says why this is not known.
-func (in *Inspector) OlderThanTraces(b *ProcessScan) error {
+func olderThanTraces(v *view.View, b *ProcessScan) error {
 	if len(b.UnreadAllocators) > 0 || b.Unsearched != nil {
 		return errors.New("some of its buffers could not be read")
 	}
@@ -37,17 +39,17 @@ func (in *Inspector) OlderThanTraces(b *ProcessScan) error {
 	if len(others) == 0 {
 		return nil
 	}
-	captured, err := in.call(metal.NextTrace)
+	captured, err := v.Call(metal.NextTrace)
 	captured &= 1<<32 - 1
 	switch {
 	case err != nil:
 		return err
-	case captured == 0 && (len(traces) == 0 || in.hasNoTraces(b)): // tensors can lie in the same memory
+	case captured == 0 && (len(traces) == 0 || hasNoTraces(v, b)): // tensors can lie in the same memory
 		return nil
 	case captured > maxEarlierTraces || len(others) > maxOrdered:
 		return fmt.Errorf("it has captured %s and has %s", plural.Of(captured, "trace"), plural.Of(len(others), "buffer"))
 	}
-	oldest, found, err := in.oldestTrace(b, traces, captured)
+	oldest, found, err := oldestTrace(v, b, traces, captured)
 	if err != nil {
 		return err
 	}
@@ -56,7 +58,7 @@ func (in *Inspector) OlderThanTraces(b *ProcessScan) error {
 	}
 	younger := 0
 	for _, id := range others {
-		number, err := in.bufferNumber(id)
+		number, err := buffers.Number(v.Process, id)
 		if err != nil {
 			return err
 		}
@@ -71,12 +73,12 @@ func (in *Inspector) OlderThanTraces(b *ProcessScan) error {
 }
 
 // hasNoTraces reports whether the open meshes are known to have no trace, also none that the program numbered itself.
-func (in *Inspector) hasNoTraces(b *ProcessScan) bool {
+func hasNoTraces(v *view.View, b *ProcessScan) bool {
 	for device := range b.Devices {
-		if _, mesh, _, err := in.Device(device); err == nil && !mesh {
+		if _, mesh, _, err := readDevice(v, device); err == nil && !mesh {
 			continue
 		}
-		if bytes, err := in.call(metal.TraceBytes, device); err != nil || bytes&(1<<32-1) != 0 {
+		if bytes, err := v.Call(metal.TraceBytes, device); err != nil || bytes&(1<<32-1) != 0 {
 			return false
 		}
 	}
@@ -85,20 +87,20 @@ func (in *Inspector) hasNoTraces(b *ProcessScan) bool {
 
 // oldestTrace returns the lowest number of the buffers of the process's traces, and how many traces have one of these
 // buffers.
-func (in *Inspector) oldestTrace(b *ProcessScan, buffers map[uint64]bool, captured uint64) (oldest, found uint64, err error) {
+func oldestTrace(v *view.View, b *ProcessScan, own map[uint64]bool, captured uint64) (oldest, found uint64, err error) {
 	for device := range b.Devices {
-		if _, mesh, _, err := in.Device(device); err != nil || !mesh {
+		if _, mesh, _, err := readDevice(v, device); err != nil || !mesh {
 			continue
 		}
 		for trace := range captured {
-			buffer, err := in.traceBuffer(device, uint32(trace), buffers)
+			buffer, err := traceBuffer(v, device, uint32(trace), own)
 			if err != nil {
 				return 0, 0, err
 			}
 			if buffer == 0 {
 				continue
 			}
-			number, err := in.bufferNumber(buffer)
+			number, err := buffers.Number(v.Process, buffer)
 			if err != nil {
 				return 0, 0, err
 			}
@@ -111,8 +113,8 @@ func (in *Inspector) oldestTrace(b *ProcessScan, buffers map[uint64]bool, captur
 }
 
 // traceBuffer returns which of the buffers is that of a mesh's trace, or 0 if the mesh has no such trace.
-func (in *Inspector) traceBuffer(mesh uint64, trace uint32, buffers map[uint64]bool) (uint64, error) {
-	m := in.machine()
+func traceBuffer(v *view.View, mesh uint64, trace uint32, buffers map[uint64]bool) (uint64, error) {
+	m := v.Machine()
 	defer m.Free()
 	shared, err := m.Alloc(16) // a std::shared_ptr is returned
 	number, err2 := m.Alloc(8)
@@ -122,7 +124,7 @@ func (in *Inspector) traceBuffer(mesh uint64, trace uint32, buffers map[uint64]b
 	if err := m.WriteU32(number, trace); err != nil {
 		return 0, err
 	}
-	if _, err := in.callOn(m, metal.TraceOf, shared, mesh, number); err != nil {
+	if _, err := v.CallOn(m, metal.TraceOf, shared, mesh, number); err != nil {
 		return 0, err
 	}
 	at, err := m.ReadU64(shared)
@@ -131,11 +133,11 @@ func (in *Inspector) traceBuffer(mesh uint64, trace uint32, buffers map[uint64]b
 	}
 	// It has a std::shared_ptr of its commands and one of its MeshBuffer. The result shows which is which.
 	for _, field := range []uint64{0, 16} {
-		p, err := in.recent().U64(at + field)
+		p, err := v.Pages().U64(at + field)
 		if err != nil {
 			return 0, err
 		}
-		if buffer, err := in.call(metal.BackingBuffer, p); err == nil && buffers[buffer] {
+		if buffer, err := v.Call(metal.BackingBuffer, p); err == nil && buffers[buffer] {
 			return buffer, nil
 		}
 	}

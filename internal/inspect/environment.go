@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -8,7 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/memory"
+	"tt-memtrace/internal/metal"
 	"tt-memtrace/internal/proc"
 )
 
@@ -43,10 +46,10 @@ func environ(files *memory.Process) (uint64, error) {
 	return symbolIn(files, "environ", list)
 }
 
-// sets reports whether a process's environment, to which the variable at environ points, has a value for a name now.
+// environmentSets reports whether a process's environment, to which the variable at environ points, has a value for a name now.
 // What a process sets itself, for example with Python's os.environ, is only in its memory.
-func (in *Inspector) sets(environ uint64, name string) (bool, error) {
-	p := in.recent()
+func environmentSets(v *view.View, environ uint64, name string) (bool, error) {
+	p := v.Pages()
 	list, err := p.U64(environ)
 	if err == nil && list == 0 {
 		err = errors.New("there is none")
@@ -81,4 +84,22 @@ func hasValue(p *memory.Pages, at uint64, name string) (bool, error) {
 	}
 	err := p.ReadAt(b[:], at+uint64(len(name))+1)
 	return err == nil && b[0] != 0, err
+}
+
+// symbolIn does what symbolOf does, for known files.
+func symbolIn(mem *memory.Process, name string, files []proc.Mapping) (uint64, error) {
+	var failed error
+	for _, m := range files {
+		address := uint64(0)
+		f, err := mem.Open(m)
+		if err == nil {
+			address, err = metal.DynamicSymbol(f, m, name)
+			f.Close()
+		}
+		if err == nil {
+			return address, nil
+		}
+		failed = errors.Join(failed, err)
+	}
+	return 0, cmp.Or(failed, errors.New("none is mapped"))
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/test/fixture"
 )
@@ -16,8 +17,8 @@ import (
 func TestEnvironmentThatAProcessSets(t *testing.T) {
 	sets := func(pid uint32) bool {
 		t.Helper()
-		in := &Inspector{mem: memory.Of(pid), opener: memory.FilesOf(pid)}
-		set, err := NewChips(in, pid).renumbers(in)
+		in := &Inspector{Process: &view.Process{Mem: memory.Of(pid), Opener: memory.FilesOf(pid)}}
+		set, err := NewChips(in, pid).renumbers(in.View())
 		if err != nil {
 			t.Error(err)
 		}

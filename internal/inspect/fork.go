@@ -1,15 +1,13 @@
 package inspect
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"tt-memtrace/aggregator"
-	"tt-memtrace/internal/memory"
+	"tt-memtrace/internal/inspect/buffers"
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/metal"
 	"tt-memtrace/internal/plural"
 )
@@ -81,27 +79,21 @@ type inheritance struct {
 	allocators []uint64
 }
 
-// elsewhere returns an Inspector of another process that maps the same library at the same place.
-func (in *Inspector) elsewhere(pid uint32) *Inspector {
-	other := *in
-	other.mem, other.kept, other.last = memory.Of(pid), kept{}, nil
-	return &other
-}
-
 // openIn finds the open devices and allocators of another process that maps the same library at the same place.
-func (in *Inspector) openIn(pid uint32) (h inheritance, err error) {
-	other := in.elsewhere(pid)
-	found, err := other.mem.Find(other.openVptrs()...)
+func openIn(v *view.View, pid uint32) (h inheritance, err error) {
+	other := v.Elsewhere(pid)
+	found, err := other.Mem.Find(openVptrs(other)...)
 	if err != nil {
 		return h, fmt.Errorf("reading process %d, from which it was forked: %w", pid, err)
 	}
-	devices, allocators, _, err := other.openDevices(found)
+	seen := other.View()
+	devices, allocators, _, err := findOpen(seen, found)
 	if err != nil {
 		return h, fmt.Errorf("reading process %d, from which it was forked: %w", pid, err)
 	}
 	h = inheritance{map[uint64][]uint32{}, allocators}
 	for d := range devices {
-		if h.chips[d], _, _, err = other.Device(d); err != nil {
+		if h.chips[d], _, _, err = readDevice(seen, d); err != nil {
 			return h, err
 		}
 	}
@@ -111,13 +103,13 @@ func (in *Inspector) openIn(pid uint32) (h inheritance, err error) {
 // madeSinceFork returns those of the devices that are meshes which the process is known to have made itself. Each mesh
 // makes a sub-device manager as it opens, and a counter in the library numbers managers. So a copy has a lower number
 // than the counter had at the fork, and that is at most what the counter of the other process is now.
-func (in *Inspector) madeSinceFork(from uint32, isMesh map[uint64]bool) map[uint64]bool {
+func madeSinceFork(v *view.View, from uint32, isMesh map[uint64]bool) map[uint64]bool {
 	made := map[uint64]bool{}
-	counter, ok := in.lib.Lookup(metal.NextManager)
+	counter, ok := v.Lib.Lookup(metal.NextManager)
 	if !ok {
 		return made
 	}
-	next, err := in.elsewhere(from).recent().U64(in.base + counter)
+	next, err := v.Elsewhere(from).Fresh().U64(v.Base + counter)
 	if err != nil {
 		return made
 	}
@@ -125,7 +117,7 @@ func (in *Inspector) madeSinceFork(from uint32, isMesh map[uint64]bool) map[uint
 		if !mesh {
 			continue
 		}
-		if number, err := in.call(metal.MeshManager, d); err == nil && number >= next {
+		if number, err := v.Call(metal.MeshManager, d); err == nil && number >= next {
 			made[d] = true
 		}
 	}
@@ -141,7 +133,9 @@ func (in *Inspector) madeSinceFork(from uint32, isMesh map[uint64]bool) map[uint
 // process's own, with its chips. The remaining ones are copies if all that the process opened is known. Otherwise only
 // those are copies that the other process has open with the same chips, which is all that can be compared: it may have
 // closed some since.
-func (in *Inspector) disown(layout *metal.Layout, fork *Fork, b *ProcessScan, allocators []uint64) (rest []uint64, err error) {
+func disown(
+	v *view.View, layout *metal.Layout, fork *Fork, b *ProcessScan, allocators []uint64,
+) (rest []uint64, err error) {
 	devices, itself, all := b.Devices, map[uint64]bool{}, false // itself are the devices that the process opened
 	b.Unsure, b.Shared = map[uint64]bool{}, map[uint64]bool{}
 	if fork.Opened != nil {
@@ -153,7 +147,7 @@ func (in *Inspector) disown(layout *metal.Layout, fork *Fork, b *ProcessScan, al
 	chips, meshes := map[uint64][]uint32{}, map[uint64]bool{}
 	opened := map[uint32]bool{}
 	for d := range devices {
-		if chips[d], meshes[d], _, err = in.Device(d); err != nil {
+		if chips[d], meshes[d], _, err = readDevice(v, d); err != nil {
 			return nil, err
 		}
 		if own[d] {
@@ -164,13 +158,13 @@ func (in *Inspector) disown(layout *metal.Layout, fork *Fork, b *ProcessScan, al
 	}
 	var theirs inheritance
 	if !all && len(devices)+len(allocators) > 0 {
-		if theirs, err = in.openIn(fork.From); err != nil {
+		if theirs, err = openIn(v, fork.From); err != nil {
 			return nil, err
 		}
 	}
 	madeOn := map[uint32]bool{} // chips
 	if !all {
-		for d := range in.madeSinceFork(fork.From, meshes) {
+		for d := range madeSinceFork(v, fork.From, meshes) {
 			own[d] = true
 			for _, c := range chips[d] {
 				madeOn[c] = true
@@ -190,7 +184,7 @@ func (in *Inspector) disown(layout *metal.Layout, fork *Fork, b *ProcessScan, al
 			own[d] = true
 		case fork.Used[d] && !fork.Inherited[d] && !there:
 			own[d] = true
-		case !inherited && !alien && (all && meshes[d] || !all && (!meshes[d] || in.withinAny(d, itself))):
+		case !inherited && !alien && (all && meshes[d] || !all && (!meshes[d] || isWithinAny(v, d, itself))):
 			own[d] = true
 		case inherited, all, there:
 			if fork.Used[d] {
@@ -206,25 +200,25 @@ func (in *Inspector) disown(layout *metal.Layout, fork *Fork, b *ProcessScan, al
 		}
 	}
 	if fork.Unfreed {
-		b.Leftover = in.leftover(layout, fork.From, shared)
+		b.Leftover = leftoverOf(v.Process, layout, fork.From, shared)
 	}
 	kept := slices.Collect(maps.Values(devices))
 	return slices.DeleteFunc(allocators, func(a uint64) bool { return slices.Contains(copied, a) && !slices.Contains(kept, a) }), nil
 }
 
-// leftover returns the buffers that the process has in copied allocators and the owner of the original has not. A
+// leftoverOf returns the buffers that the process has in copied allocators and the owner of the original has not. A
 // buffer that the owner frees during the scan is among them.
-func (in *Inspector) leftover(layout *metal.Layout, from uint32, allocators []uint64) *Leftover {
+func leftoverOf(p *view.Process, layout *metal.Layout, from uint32, allocators []uint64) *Leftover {
 	l := &Leftover{}
-	set, err := in.lib.AllocatorSet()
-	mine, theirs := in.elsewhere(in.mem.PID()), in.elsewhere(from)
+	set, err := p.Lib.AllocatorSet()
+	theirs := p.Elsewhere(from)
 	for _, a := range allocators {
 		var have []aggregator.LiveBuffer
 		if err == nil {
-			have, err = mine.liveBuffers(layout, a, set)
+			have, err = buffers.Unconfirmed(p, layout, a, set)
 		}
 		if err == nil {
-			have, err = theirs.without(layout, have)
+			have, err = buffers.Without(theirs, layout, have)
 		}
 		if err != nil {
 			l.Unread = err
@@ -235,51 +229,10 @@ func (in *Inspector) leftover(layout *metal.Layout, from uint32, allocators []ui
 	return l
 }
 
-// without returns those of another process's buffers that this one does not have at the same addresses. It does not
-// read this process's set of buffers: while that process allocates this takes several tries, and there can be many
-// forks.
-func (in *Inspector) without(layout *metal.Layout, list []aggregator.LiveBuffer) (rest []aggregator.LiveBuffer, err error) {
-	if len(list) == 0 {
-		return nil, nil
-	}
-	objects := make([]uint64, len(list))
-	for i, h := range list {
-		objects[i] = h.Buffer
-	}
-	_, windows, err := in.windows(layout, objects)
-	if errors.Is(err, unix.EFAULT) { // some address is unmapped by now
-		if len(list) == 1 {
-			return list, nil
-		}
-		half := len(list) / 2
-		first, err := in.without(layout, list[:half])
-		if err != nil {
-			return nil, err
-		}
-		second, err := in.without(layout, list[half:])
-		return slices.Concat(first, second), err
-	}
-	if err != nil {
-		return nil, err
-	}
-	fields := fieldsOf(layout)
-	for i, h := range list {
-		o, ok := fields.buffer(windows[i*metal.WindowSize:][:metal.WindowSize], h.Buffer, h.Allocator)
-		o.PerBank, o.PerCore = h.PerBank, h.PerCore
-		if h.PerCore != "" {
-			o.Address = h.Address
-		}
-		if !ok || o != h {
-			rest = append(rest, h)
-		}
-	}
-	return rest, nil
-}
-
-// withinAny reports whether a device is a submesh of one of these.
-func (in *Inspector) withinAny(device uint64, of map[uint64]bool) bool {
+// isWithinAny reports whether a device is a submesh of one of these.
+func isWithinAny(v *view.View, device uint64, of map[uint64]bool) bool {
 	for mesh := range of {
-		if in.Within(device, mesh) {
+		if isWithin(v, device, mesh) {
 			return true
 		}
 	}

@@ -1,13 +1,13 @@
 package inspect
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/metal"
 	"tt-memtrace/internal/proc"
@@ -20,41 +20,41 @@ import (
 // driverLibraries are prefixes of the driver library's file name in different releases: packaging may append a hash.
 var driverLibraries = []string{"libtt-umd", "libdevice"}
 
-// UniqueIDs reads the unique ID of each chip, by the process's own numbers. It finds the driver library's description
+// uniqueIDs reads the unique ID of each chip, by the process's own numbers. It finds the driver library's description
 // of the cluster through the runtime's function that asks it for boards.
-func (in *Inspector) UniqueIDs() (map[uint32]uint64, error) {
-	context, err := in.callFirst(metal.ContextInstance, 0)
+func uniqueIDs(v *view.View) (map[uint32]uint64, error) {
+	context, err := v.CallFirst(metal.ContextInstance, 0)
 	if err != nil {
 		return nil, err
 	}
-	cluster, err := in.call(metal.GetCluster, context)
+	cluster, err := v.Call(metal.GetCluster, context)
 	if err != nil {
 		return nil, err
 	}
 	var descriptor uint64
-	e := in.evaluate(func(name string) x86eval.Hook {
+	e := v.Evaluate(func(name string) x86eval.Hook {
 		if name != metal.DescriptorBoard {
 			return nil
 		}
 		return func(m *x86eval.Machine) error {
 			descriptor = m.Arg(0)
-			return errCaught
+			return view.ErrCaught
 		}
 	})
-	if _, err := e.call(metal.BoardType, cluster, 0); descriptor == 0 {
+	if _, err := e.Run(metal.BoardType, cluster, 0); descriptor == 0 {
 		return nil, fmt.Errorf("finding the description of the cluster: %w", errors.Join(err, errors.ErrUnsupported))
 	}
-	function, err := driverFunction(in.opener, metal.DescriptorIDs)
+	function, err := driverFunction(v.Opener, metal.DescriptorIDs)
 	if err != nil {
 		return nil, err
 	}
-	m := in.machine()
+	m := v.Machine()
 	defer m.Free()
 	table, err := m.Call(function, descriptor)
 	if err != nil {
 		return nil, fmt.Errorf("evaluating %s: %w", metal.DescriptorIDs, err)
 	}
-	p := in.pages()
+	p := v.Fresh()
 	ids := map[uint32]uint64{}
 	node, err := p.U64(table + metal.SetFirst)
 	for ; err == nil && node != 0 && len(ids) < maxChips; node, err = p.U64(node) {
@@ -87,22 +87,4 @@ func symbolOf(mem *memory.Process, name string, want func(path string) bool) (ui
 		return 0, err
 	}
 	return symbolIn(mem, name, files)
-}
-
-// symbolIn does what symbolOf does, for known files.
-func symbolIn(mem *memory.Process, name string, files []proc.Mapping) (uint64, error) {
-	var failed error
-	for _, m := range files {
-		address := uint64(0)
-		f, err := mem.Open(m)
-		if err == nil {
-			address, err = metal.DynamicSymbol(f, m, name)
-			f.Close()
-		}
-		if err == nil {
-			return address, nil
-		}
-		failed = errors.Join(failed, err)
-	}
-	return 0, cmp.Or(failed, errors.New("none is mapped"))
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/metal"
 )
@@ -63,27 +64,21 @@ func (of MeshRange) within(mesh uint64) rangeOfMesh {
 	return rangeOfMesh{mesh, string(b)}
 }
 
-// InRange returns the devices of a mesh that a range covers.
-func (in *Inspector) InRange(mesh uint64, of MeshRange) (list []uint64, err error) {
+// devicesInRange returns the devices of a mesh that a range covers.
+func devicesInRange(v *view.View, mesh uint64, of MeshRange) (list []uint64, err error) {
 	if len(of.Bytes) == 0 {
 		return nil, errors.New("the coordinates of a program could not be read")
 	}
-	key := of.within(mesh)
-	if list := in.ranges[key]; list != nil {
-		return slices.Clone(list), nil
-	}
-	if list, err = in.inRange(mesh, of); err == nil && in.ranges != nil {
-		in.ranges[key] = slices.Clone(list)
-	}
-	return list, err
+	list, err = view.Memo(v, of.within(mesh), func() ([]uint64, error) { return evaluateInRange(v, mesh, of) })
+	return slices.Clone(list), err
 }
 
-func (in *Inspector) inRange(mesh uint64, of MeshRange) ([]uint64, error) {
-	view, err := in.call(metal.MeshView, mesh)
+func evaluateInRange(v *view.View, mesh uint64, of MeshRange) ([]uint64, error) {
+	shape, err := v.Call(metal.MeshView, mesh)
 	if err != nil {
 		return nil, err
 	}
-	m := in.machine()
+	m := v.Machine()
 	defer m.Free()
 	// Its words point into itself, so it must be at its original address.
 	if err := m.Write(of.At, of.Bytes); err != nil {
@@ -91,12 +86,12 @@ func (in *Inspector) inRange(mesh uint64, of MeshRange) ([]uint64, error) {
 	}
 	result, err := m.Alloc(24)
 	if err == nil {
-		_, err = in.callOn(m, metal.DevicesInRange, result, view, of.At)
+		_, err = v.CallOn(m, metal.DevicesInRange, result, shape, of.At)
 	}
 	if err != nil {
 		return nil, err
 	}
-	begin, count, err := readVector(m, result, 8, maxChips)
+	begin, count, err := view.ReadVector(m, result, 8, maxChips)
 	if err == nil && count == 0 {
 		err = errors.New("a program is on no chip")
 	}
@@ -117,9 +112,9 @@ func (in *Inspector) inRange(mesh uint64, of MeshRange) ([]uint64, error) {
 //
 // A workload has a std::unordered_map from ranges to programs. A node of it is a malloc chunk: the next node, the
 // range, and the pointers to the program and to its control block. The chunk's size shows where it begins.
-func (in *Inspector) nodesOf(held map[uint64]uint64) map[uint64][]MeshRange {
+func nodesOf(p *view.Process, held map[uint64]uint64) map[uint64][]MeshRange {
 	nodes := map[uint64][]MeshRange{}
-	pages := in.pages()
+	pages := p.Fresh()
 	pointers := slices.Sorted(maps.Keys(held))
 	pages.Ahead(pointers, 16)
 	for _, at := range pointers {
@@ -186,7 +181,7 @@ const ChipTries = 4
 
 // narrow returns those of the devices on which a program was placed (all chips of a mesh, or the mesh) that it is
 // really on. If that is unknown, it fails and returns all.
-func (in *Inspector) narrow(devices []uint64, ranges []MeshRange, chips map[uint64][]uint32) ([]uint64, MeshRange, error) {
+func narrow(v *view.View, devices []uint64, ranges []MeshRange, chips map[uint64][]uint32) ([]uint64, MeshRange, error) {
 	var placed []uint32
 	for _, d := range devices {
 		for _, c := range chips[d] {
@@ -210,7 +205,7 @@ func (in *Inspector) narrow(devices []uint64, ranges []MeshRange, chips map[uint
 			continue
 		}
 		for _, r := range ranges {
-			on, err := in.InRange(mesh, r)
+			on, err := devicesInRange(v, mesh, r)
 			if err != nil {
 				why = fmt.Errorf("its range (%v) of a mesh of %d chips: %w", r, len(list), err)
 				continue
@@ -229,4 +224,41 @@ func (in *Inspector) narrow(devices []uint64, ranges []MeshRange, chips map[uint
 		return devices, by, nil
 	}
 	return of, by, nil
+}
+
+// programsOfWorkload returns the known programs of a workload, which keeps them in the nodes of a list.
+func programsOfWorkload(p *view.Process, workload uint64, known func(program uint64) bool) (list []uint64) {
+	const head, node, most = 0x200, 0x180, 1024 // bytes, bytes, programs
+	memory := p.Fresh()
+	inNode := func(at uint64) uint64 {
+		for o := uint64(0); o < node; o += 8 {
+			if v, err := memory.U64(at + o); err != nil {
+				return 0
+			} else if known(v) {
+				return v
+			}
+		}
+		return 0
+	}
+	for o := uint64(0); o < head; o += 8 {
+		first, err := memory.U64(workload + o)
+		if err != nil {
+			return nil
+		}
+		if first == 0 || first%8 != 0 || inNode(first) == 0 {
+			continue
+		}
+		for at, n := first, 0; at != 0 && n < most; n++ {
+			id := inNode(at)
+			if id == 0 {
+				break
+			}
+			list = append(list, id)
+			if at, err = memory.U64(at); err != nil {
+				break
+			}
+		}
+		return list
+	}
+	return nil
 }

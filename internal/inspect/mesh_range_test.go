@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/memory"
 )
 
@@ -32,7 +33,7 @@ func TestKeyOfAWorkloadsNode(t *testing.T) {
 	words := unsafe.Slice((*uint64)(unsafe.Pointer(&b[0])), len(b)/8)
 	base := uint64(uintptr(unsafe.Pointer(&b[0])))
 	address := func(word int) uint64 { return base + uint64(8*word) }
-	in := &Inspector{mem: memory.Direct(uint32(os.Getpid()))}
+	p := &view.Process{Mem: memory.Direct(uint32(os.Getpid()))}
 
 	const node, coordinate = 256, 6 // words; a coordinate is a pointer, its counts, and places for eight numbers
 	const key, program = node + 1, node + 1 + 2*coordinate
@@ -58,7 +59,7 @@ func TestKeyOfAWorkloadsNode(t *testing.T) {
 	} {
 		whole()
 		test.change()
-		got, ok := keyBefore(in.pages(), address(program))
+		got, ok := keyBefore(p.Fresh(), address(program))
 		if ok != test.found || ok && got != address(key) {
 			t.Errorf("%s: %t, %d words before it", test.name, ok, (int64(address(program))-int64(got))/8)
 		}

@@ -1,12 +1,10 @@
 package inspect
 
 import (
-	"cmp"
-	"errors"
-	"fmt"
 	"maps"
 	"slices"
 
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/metal"
 )
 
@@ -44,14 +42,14 @@ type orphan struct {
 	least, most uint64
 }
 
-func (in *Inspector) openDevicesOf(allocators map[uint64]uint64, orphans []uint64) *openDevices {
+func openDevicesOf(v *view.View, allocators map[uint64]uint64, orphans []uint64) *openDevices {
 	o := &openDevices{allocators: allocators, chips: map[uint64][]uint32{}, managers: map[uint64]uint64{},
-		onMeshes: in.lib.Defines(metal.PerChip) && in.lib.Defines(metal.MeshManager)}
-	if at, ok := in.lib.Lookup(metal.NextManager); ok {
-		o.next, _ = in.recent().U64(in.base + at)
+		onMeshes: v.Lib.Defines(metal.PerChip) && v.Lib.Defines(metal.MeshManager)}
+	if at, ok := v.Lib.Lookup(metal.NextManager); ok {
+		o.next, _ = v.Pages().U64(v.Base + at)
 	}
 	add := func(device uint64) {
-		chips, mesh, _, err := in.Device(device)
+		chips, mesh, _, err := readDevice(v, device)
 		if err != nil {
 			return
 		}
@@ -60,7 +58,7 @@ func (in *Inspector) openDevicesOf(allocators map[uint64]uint64, orphans []uint6
 		if !mesh {
 			return
 		}
-		if n, err := in.call(metal.MeshManager, device); err == nil {
+		if n, err := v.Call(metal.MeshManager, device); err == nil {
 			o.managers[device] = n
 		} else if _, open := allocators[device]; open {
 			o.unnumbered = append(o.unnumbered, device)
@@ -76,10 +74,10 @@ func (in *Inspector) openDevicesOf(allocators map[uint64]uint64, orphans []uint6
 			continue
 		}
 		left := orphan{meshes: []uint64{d}, least: own, most: own}
-		for mesh := in.parent(d); mesh != 0 && len(left.meshes) <= maxMeshDepth; mesh = in.parent(mesh) {
+		for mesh := parentOf(v, d); mesh != 0 && len(left.meshes) <= maxMeshDepth; mesh = parentOf(v, mesh) {
 			left.meshes = append(left.meshes, mesh)
 			add(mesh)
-			if left.least, left.most = in.managerBefore(mesh, d, own); left.least == left.most {
+			if left.least, left.most = managerBefore(v, mesh, d, own); left.least == left.most {
 				o.managers[mesh] = left.least
 			}
 		}
@@ -91,9 +89,9 @@ func (in *Inspector) openDevicesOf(allocators map[uint64]uint64, orphans []uint6
 // managerBefore returns bounds of the number of the manager with which a mesh opened, of which an orphan is part. The
 // mesh is closed and its manager gone. But meshes are numbered in the order of opening, too, and each created at
 // least one manager.
-func (in *Inspector) managerBefore(mesh, orphan, manager uint64) (least, most uint64) {
-	first, err := in.call(metal.MeshNumber, mesh)
-	own, err2 := in.call(metal.MeshNumber, orphan)
+func managerBefore(v *view.View, mesh, orphan, manager uint64) (least, most uint64) {
+	first, err := v.Call(metal.MeshNumber, mesh)
+	own, err2 := v.Call(metal.MeshNumber, orphan)
 	if later := own - first; err == nil && err2 == nil && later <= manager && first <= manager-later {
 		return first, manager - later
 	}
@@ -200,108 +198,4 @@ func (o *openDevices) with(devices []uint64) []uint64 {
 		}
 	}
 	return list
-}
-
-var (
-	errNotLaunched = errors.New("it was never launched, so whether its chips still hold it is unknown")
-	errWhichMesh   = errors.New("it was never launched, so which open mesh holds it is unknown")
-	errMeshClosed  = errors.New("the mesh on which it was placed is closed")
-	errOpening     = errors.New("whether its chips still hold it is unknown: their mesh is being opened or closed")
-	errOrphan      = errors.New("whether its chips still hold it is unknown: a submesh outlives its mesh")
-)
-
-// lastManager is the number of the last manager that a program was launched with, where it was launched.
-func (in *Inspector) lastManager(program, next uint64) (last uint64, launched bool, err error) {
-	if !in.lib.Defines(metal.MeshManager) || !in.lib.Defines(metal.ProgramCommands) {
-		return 0, false, nil
-	}
-	p := in.recent()
-	for _, commands := range []string{metal.ProgramCommands, metal.TracedCommands} {
-		if !in.lib.Defines(commands) {
-			continue
-		}
-		table, err := in.call(commands, program)
-		if err != nil {
-			return 0, false, err
-		}
-		node, err := p.U64(table + metal.SetFirst)
-		for n := 0; err == nil && node != 0 && n < maxManagers; n++ {
-			var number uint64
-			if number, err = p.U64(node + metal.NodeValue); err == nil {
-				last, launched = max(last, number), true
-				node, err = p.U64(node)
-			}
-		}
-		if err != nil {
-			return 0, false, err
-		}
-	}
-	if next > 0 && launched && last >= next {
-		return 0, false, fmt.Errorf("a program has commands for the sub-device manager %d of %d", last, next)
-	}
-	return last, launched, nil
-}
-
-// maxManagers bounds the managers that a program can claim.
-const maxManagers = 1 << 16
-
-// placedOn returns the open devices on which a program is placed. unknown is why it may be on only some of their
-// chips.
-func (in *Inspector) placedOn(program uint64, o *openDevices) (list []uint64, unknown, err error) {
-	if on, owned := o.owned[program]; owned {
-		return on, nil, nil
-	}
-	list = in.devicesOf(program, o.allocators)
-	if len(list) == 0 && (in.lib.Defines(metal.PerChip) || !in.isPlaced(program)) {
-		return nil, nil, nil
-	}
-	last, launched, err := in.lastManager(program, o.next)
-	if err != nil {
-		return nil, nil, err
-	}
-	if len(list) == 0 {
-		return in.meshOf(o, last, launched)
-	}
-	if !launched {
-		for _, d := range list {
-			if first, err := o.since(d); err != nil || first > 0 {
-				return nil, nil, cmp.Or(err, errNotLaunched)
-			}
-		}
-		return list, nil, nil
-	}
-	list, err = o.openSince(list, last)
-	return list, nil, err
-}
-
-// meshOf does what placedOn does, for releases up to 0.69. They place a program on a mesh as a whole, and only the
-// manager shows on which.
-func (in *Inspector) meshOf(o *openDevices, last uint64, launched bool) (list []uint64, unknown, err error) {
-	meshes := slices.Sorted(maps.Keys(o.managers))
-	if !launched {
-		switch {
-		case len(meshes) > 1:
-			return nil, nil, errWhichMesh
-		case len(meshes) == 1 && o.managers[meshes[0]] > 0:
-			return nil, nil, errNotLaunched
-		}
-		return meshes, nil, nil
-	}
-	chips, known := o.own(0), false
-	for _, mesh := range meshes {
-		_, open := o.allocators[mesh]
-		active, err := in.call(metal.ActiveManager, mesh)
-		switch {
-		case last != o.managers[mesh] && (!open || err != nil || last != active):
-		case open:
-			return []uint64{mesh}, nil, nil
-		default:
-			chips, known = o.own(mesh), true
-		}
-	}
-	// Its mesh closed, but some of its chips may have stayed open.
-	if list, err = o.openSince(chips, last); len(list) > 1 && !known {
-		unknown = errMeshClosed
-	}
-	return list, unknown, err
 }

@@ -5,15 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/inspect/buffers"
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/metal"
 	"tt-memtrace/internal/shm"
@@ -59,13 +57,16 @@ type ProcessScan struct {
 	Unreserved error
 }
 
-// Scan reads what a process holds: its open devices, the buffers of their allocators, and its programs except for
-// known ones. It takes about a tenth of a second, plus a hundredth per program; the process keeps running. If the
+// scanProcess reads what a process holds: its open devices, the buffers of their allocators, and its programs except
+// for known ones. It takes about a tenth of a second, plus a hundredth per program; the process keeps running. If the
 // process was forked from another one, fork describes that, and Scan leaves out copies of its objects. reserved is as
 // in ScanAllocators.
-func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *Fork, reserved func(*aggregator.LiveBuffer) bool) (*ProcessScan, error) {
-	vptrs := in.openVptrs()
-	program := in.programVptr()
+func scanProcess(
+	p *view.Process, earlier buffers.Earlier, layout *metal.Layout, known map[uint64]bool, fork *Fork,
+	reserved func(*aggregator.LiveBuffer) bool,
+) (*ProcessScan, error) {
+	vptrs := openVptrs(p)
+	program := programVptr(p)
 	if program != 0 {
 		vptrs = append(vptrs, program)
 	}
@@ -73,8 +74,8 @@ func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *For
 		return nil, fmt.Errorf("looking for devices: the library lacks %s", metal.DeviceVtable)
 	}
 	b := &ProcessScan{}
-	totals := in.runtimeTotals() // before the search, which would miss a device that opens later
-	found, pointers, err := in.mem.FindShared(program, vptrs...)
+	totals := runtimeTotals(p) // before the search, which would miss a device that opens later
+	found, pointers, err := p.Mem.FindShared(program, vptrs...)
 	if errors.Is(err, memory.ErrSearchTime) {
 		b.Unsearched, err = err, nil
 	}
@@ -82,7 +83,7 @@ func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *For
 		return nil, fmt.Errorf("looking for objects: %w", err)
 	}
 	var allocators []uint64
-	if b.Devices, allocators, b.orphans, err = in.openDevices(found); errors.Is(err, errUnread) {
+	if b.Devices, allocators, b.orphans, err = findOpen(p.View(), found); errors.Is(err, errUnread) {
 		b.Unsearched = cmp.Or(b.Unsearched, err)
 	} else if err != nil {
 		return nil, err
@@ -91,7 +92,7 @@ func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *For
 		b.Found = slices.Clone(allocators)
 	}
 	if fork != nil {
-		if allocators, err = in.disown(layout, fork, b, allocators); err != nil {
+		if allocators, err = disown(p.View(), layout, fork, b, allocators); err != nil {
 			return nil, err
 		}
 	}
@@ -101,180 +102,48 @@ func (in *Inspector) Scan(layout *metal.Layout, known map[uint64]bool, fork *For
 		}
 		// Nothing is open, so nothing is live. Programs that are left are on no device.
 		if program != 0 {
-			in.livePrograms(b, found[program])
+			listPrograms(p, b, found[program])
 		}
-		in.witness(b, fork, totals)
+		keepWitness(p, b, fork, totals)
 		return b, b.Unsearched
 	}
-	if err := in.ScanAllocators(b, layout, allocators, reserved); err != nil {
+	if err := scanAllocators(p, earlier, b, layout, allocators, reserved); err != nil {
 		return b, err
 	}
 	b.dropClosed()
-	in.witness(b, fork, totals)
-	in.readPrograms(b, found[program], pointers, known)
+	keepWitness(p, b, fork, totals)
+	readPrograms(p.View(), b, found[program], pointers, known)
 	return b, nil
 }
 
-// witness keeps the runtime's own totals with a scan, if both mean the same: not of an incomplete one, of copies of
+// keepWitness keeps the runtime's own totals with a scan, if both mean the same: not of an incomplete one, of copies of
 // another process's devices, of submeshes that outlive their mesh, or of buffers that were freed with their device.
-func (in *Inspector) witness(b *ProcessScan, fork *Fork, totals map[uint64]shm.Process) {
+func keepWitness(p *view.Process, b *ProcessScan, fork *Fork, totals map[uint64]shm.Process) {
 	if fork == nil && b.Unsearched == nil && len(b.UnreadAllocators) == 0 && len(b.orphans) == 0 && !b.freedTogether {
-		b.totals = in.keepTotals(totals)
+		b.totals = keepTotals(p, totals)
 	}
 }
 
-// HoldsDevices reports whether the process has devices open by this library.
-func (in *Inspector) HoldsDevices() (bool, error) {
-	found, err := in.mem.Find(in.openVptrs()...)
-	if err != nil {
-		return false, fmt.Errorf("looking for devices: %w", err)
-	}
-	devices, _, _, err := in.openDevices(found)
-	return len(devices) > 0, err
-}
-
-// openVptrs returns the vptrs of devices and allocators.
-func (in *Inspector) openVptrs() (list []uint64) {
-	for _, vtable := range []string{metal.DeviceVtable, metal.MeshDeviceVtable, metal.BankingAllocator, metal.MockAllocator} {
-		if v := in.vptr(vtable); v != 0 {
-			list = append(list, v)
-		}
-	}
-	return list
-}
-
-// livePrograms lists the live programs among those with a control block.
-func (in *Inspector) livePrograms(b *ProcessScan, blocks []uint64) {
-	list, err := in.programs(blocks)
-	if b.Scan.Programs, b.Scan.ProgramsRead = list, err == nil; err != nil {
-		b.Unsearched = cmp.Or(b.Unsearched, err)
-	}
-}
-
-// programTime bounds how long the programs of a process are read.
-const programTime = 15 * time.Second
-
-// readPrograms reads the unknown programs that have a control block and to which pointers lead. A library that keeps
-// programs in another way shows none, and the scan says so.
-func (in *Inspector) readPrograms(b *ProcessScan, blocks, pointers []uint64, known map[uint64]bool) {
-	if in.programVptr() == 0 {
-		return
-	}
-	in.livePrograms(b, blocks)
-	in = in.withCache()
-	unknown := slices.DeleteFunc(slices.Clone(b.Scan.Programs), func(id uint64) bool { return known[id] })
-	open := in.openDevicesOf(b.Devices, b.orphans)
-	b.Managers = open.managers
-	builder, err := in.builder(open, open.own(0)) // a workload's kernels are the same for all chips
-	if err != nil {
-		builder.device = 0
-	}
-	var ranges map[uint64][]MeshRange
-	if len(unknown) > 0 {
-		held := in.heldPrograms(unknown, pointers)
-		open.owned = in.ownedPrograms(open, held)
-		if len(open.chips) > 1 {
-			// Without ranges, the programs of a mesh with several chips have unknown chips.
-			ranges = in.nodesOf(held)
-		}
-	}
-	read := in.readEach(unknown, func(in *Inspector, id uint64) *programRead {
-		p := &programRead{}
-		p.Program, p.err = in.describeProgram(id, open, builder, ranges[id])
-		if p.err != nil {
-			// It may just have been in the making.
-			in.resetCache()
-			p.Program, p.err = in.describeProgram(id, open, builder, ranges[id])
-		}
-		if p.err != nil {
-			in.resetCache()
-			// It may just have been destroyed.
-			live, err := in.programs([]uint64{id - 16})
-			p.gone = err == nil && len(live) == 0
-		}
-		return p
-	})
-	for i, p := range read {
-		switch {
-		case p == nil:
-			b.UnreadPrograms = append(b.UnreadPrograms, unknown[i])
-			b.Why = fmt.Errorf("reading them took more than %v", programTime)
-			b.Unfinished = len(b.Programs) > 0 // the unread ones come first next time
-			continue
-		case p.gone:
-			continue
-		case p.err != nil:
-			b.UnreadPrograms, b.Why = append(b.UnreadPrograms, unknown[i]), p.err
-		}
-		b.Programs = append(b.Programs, p.Program)
-	}
-	b.findCopies()
-}
-
-// A quarter of the CPUs read programs in parallel, at least two and at most programReaders goroutines, programsEach
-// programs at a time: while one waits for the process's memory, another evaluates. Each keeps decoded code and the
-// pages that programs share. It reads pages again after pagesKept: changes in that time have events or, when sampling,
-// show as another state the next time.
-const (
-	programReaders = 4
-	programsEach   = 16
-	pagesKept      = 100 * time.Millisecond
-)
-
-// readEach reads programs in parallel; nil means that time ran out.
-func (in *Inspector) readEach(programs []uint64, one func(in *Inspector, id uint64) *programRead) []*programRead {
-	limit := in.limit(programTime)
-	read := make([]*programRead, len(programs))
-	parts := slices.Collect(slices.Chunk(programs, programsEach))
-	var next atomic.Int64
-	readSome := func() {
-		in, since := in.withCache(), time.Now()
-		for part := int(next.Add(1)) - 1; part < len(parts); part = int(next.Add(1)) - 1 {
-			if time.Since(since) > pagesKept {
-				in.resetCache()
-				since = time.Now()
-			}
-			in.readAhead(parts[part])
-			for i, id := range parts[part] {
-				if limit.Over() {
-					return
-				}
-				read[part*programsEach+i] = one(in, id)
-			}
-		}
-	}
-	var readers sync.WaitGroup
-	for range min(max(2, runtime.GOMAXPROCS(0)/4), programReaders, len(parts)) {
-		readers.Go(func() { in.mem.Charged(readSome) })
-	}
-	readers.Wait()
-	return read
-}
-
-// programRead is a program that was read, or why it could not be.
-type programRead struct {
-	Program
-	err  error
-	gone bool
-}
-
-// ScanAllocators reads the buffers of the allocators. It leaves out an allocator that changes too fast or is gone.
+// scanAllocators reads the buffers of the allocators. It leaves out an allocator that changes too fast or is gone.
 // reserved, if not nil, fills in a buffer's size in each bank and returns true if that is known; the others are read
 // from the process.
-func (in *Inspector) ScanAllocators(b *ProcessScan, layout *metal.Layout, allocators []uint64, reserved func(*aggregator.LiveBuffer) bool) error {
-	set, err := in.lib.AllocatorSet()
+func scanAllocators(
+	p *view.Process, earlier buffers.Earlier, b *ProcessScan, layout *metal.Layout, allocators []uint64,
+	reserved func(*aggregator.LiveBuffer) bool,
+) error {
+	set, err := p.Lib.AllocatorSet()
 	if err != nil {
 		return err
 	}
-	arena, unknown := in.lib.PersistentL1()
+	arena, unknown := p.Lib.PersistentL1()
 	b.Scan.PersistentRead = unknown == nil
 	var failed error
-	var disputes []dispute
-	maps.DeleteFunc(in.last, func(a uint64, _ *rescan) bool { return !slices.Contains(allocators, a) })
+	var disputes []buffers.Dispute
+	earlier.Keep(allocators)
 	for _, a := range allocators {
-		live, c, err := in.confirmedBuffers(layout, a, set, reserved)
-		if err == nil && len(b.Scan.Buffers)+len(live) > maxLiveBuffers {
-			err = fmt.Errorf("it has more than %d buffers", maxLiveBuffers)
+		live, c, err := buffers.Read(p, earlier, layout, a, set, reserved)
+		if err == nil && len(b.Scan.Buffers)+len(live) > aggregator.MaxProcessBuffers {
+			err = fmt.Errorf("it has more than %d buffers", aggregator.MaxProcessBuffers)
 		}
 		if b.Devices != nil && !b.Holds(a) && errors.Is(err, unix.EFAULT) {
 			// The memory of an allocator that is gone was found, and its set is not there any more.
@@ -287,22 +156,22 @@ func (in *Inspector) ScanAllocators(b *ProcessScan, layout *metal.Layout, alloca
 			continue
 		}
 		b.Scan.Allocators = append(b.Scan.Allocators, a)
-		b.Unreserved = cmp.Or(c.unread, c.unplaced, b.Unreserved)
+		b.Unreserved = cmp.Or(c.Unread, c.Unplaced, b.Unreserved)
 		// What is closed holds nothing. The runtime frees its buffers without their blocks.
 		if b.Devices == nil || b.mayCount(a, live) {
-			disputes = append(disputes, c.disputes...)
-			if c.unread != nil {
+			disputes = append(disputes, c.Disputes...)
+			if c.Unread != nil {
 				if b.UnreadBlocks == nil {
 					b.UnreadBlocks = map[uint64]error{}
 				}
-				b.UnreadBlocks[a] = c.unread
+				b.UnreadBlocks[a] = c.Unread
 			}
 		}
-		b.Scan.PersistentL1 = cmp.Or(b.Scan.PersistentL1, in.persistentL1(a, arena))
-		b.freedTogether = b.freedTogether || c.dropped
+		b.Scan.PersistentL1 = cmp.Or(b.Scan.PersistentL1, persistentL1(p.View(), a, arena))
+		b.freedTogether = b.freedTogether || c.Dropped
 		b.Scan.Buffers = append(b.Scan.Buffers, live...)
 	}
-	b.disputed = describeDisputes(notMirrored(disputes, b.Scan.Buffers))
+	b.disputed = buffers.Describe(disputes, b.Scan.Buffers)
 	b.Scan.BlocksDisagree = b.BlocksDisagree(nil)
 	if len(b.Scan.Allocators) == 0 {
 		return failed

@@ -30,21 +30,20 @@ func TestMeshWhoseChipsChangeWhileTheyAreRead(t *testing.T) {
 	}
 	in := New(lib, mapped[0])
 	chips := NewChips(in, p.PID)
-	read := func(want int) {
+	read := func(chips *Chips, want int) {
 		t.Helper()
 		if d, err := chips.Device(mesh); err != nil || len(d.numbers) != want {
 			t.Errorf("it has the chips %d: %v", d.numbers, err)
 		}
 	}
-	end := in.Together()
-	read(2)
-	// What was read stays as it was until the end of Together: this is a list of which some was read before.
+	before := chips.By(in.AsOfNow())
+	read(before, 2)
+	// What was read stays as it was: this is a list of which some was read before.
 	fixture.Do(t, p, "close 0")
 	fixture.Do(t, p, "destroy 0")
 	fixture.Do(t, p, "mesh 0 1 2 3") // it has the same place
-	if d, err := chips.Device(mesh); !errors.Is(err, memory.ErrLater) {
+	if d, err := before.Device(mesh); !errors.Is(err, memory.ErrLater) {
 		t.Errorf("while it changes it has the chips %d: %v", d.numbers, err)
 	}
-	end()
-	read(3)
+	read(chips, 3)
 }

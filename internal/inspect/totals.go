@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/proc"
 	"tt-memtrace/internal/shm"
 )
@@ -18,21 +19,21 @@ import (
 
 // runtimeTotals returns the entries that the runtime keeps of the process, by the unique ID of the chip. It reads them
 // in the process's own mappings of the account.
-func (in *Inspector) runtimeTotals() map[uint64]shm.Process {
-	pid := in.mem.PID()
+func runtimeTotals(of *view.Process) map[uint64]shm.Process {
+	pid := of.Mem.PID()
 	inner := pid
-	if own := proc.InnerPID(pid); own != 0 && in.mem.Live() {
+	if own := proc.InnerPID(pid); own != 0 && of.Mem.Live() {
 		inner = own
 	}
 	totals := map[uint64]shm.Process{}
 	// Without mappings, or if they cannot be read, there is no such witness.
-	_ = in.mem.Pieces(func(m proc.Mapping, _ proc.Permissions) bool {
+	_ = of.Mem.Pieces(func(m proc.Mapping, _ proc.Permissions) bool {
 		unique, ok := shm.UniqueOf(filepath.Base(m.Path))
 		if _, known := totals[unique]; !ok || known || m.Base != m.Region.Start {
 			return true
 		}
 		b := make([]byte, shm.Size)
-		if in.mem.ReadAt(b, m.Base) != nil {
+		if of.Mem.ReadAt(b, m.Base) != nil {
 			return true
 		}
 		account, err := shm.Parse(b)
@@ -48,11 +49,11 @@ func (in *Inspector) runtimeTotals() map[uint64]shm.Process {
 }
 
 // keepTotals keeps of the runtime's totals from before a scan those that did not change since.
-func (in *Inspector) keepTotals(before map[uint64]shm.Process) map[uint64]shm.Process {
+func keepTotals(of *view.Process, before map[uint64]shm.Process) map[uint64]shm.Process {
 	if len(before) == 0 {
 		return nil
 	}
-	after := in.runtimeTotals()
+	after := runtimeTotals(of)
 	maps.DeleteFunc(before, func(unique uint64, p shm.Process) bool { return after[unique] != p })
 	return before
 }

@@ -1,4 +1,4 @@
-package inspect
+package buffers
 
 import (
 	"encoding/binary"
@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/metal"
 )
@@ -32,7 +33,8 @@ func newChain(t *testing.T) *chain {
 	}
 	t.Cleanup(func() { unix.Munmap(b) })
 	c := &chain{t: t, b: b}
-	c.bufferSet = (&Inspector{lib: &metal.Library{}, mem: memory.Direct(uint32(os.Getpid()))}).bufferSet(chainLayout, c.address(0), c.address(0))
+	p := &view.Process{Lib: &metal.Library{}, Mem: memory.Direct(uint32(os.Getpid()))}
+	c.bufferSet = setOf(p, chainLayout, c.address(0), c.address(0))
 	list := make([]int, chainNodes)
 	for i := range list {
 		list[i] = i + 1
@@ -126,17 +128,21 @@ func TestChangedWhileRead(t *testing.T) {
 		want           []int
 	}{
 		{"nothing", nil, func(*chain) {}, all},
-		{"nodes that were freed before", func(c *chain) { c.link(without(1, 7, 8, 40)...); freed(c, 7); freed(c, 8) }, func(*chain) {}, without(1, 7, 8, 40)},
+		{"nodes that were freed before", func(c *chain) { c.link(without(1, 7, 8, 40)...); freed(c, 7); freed(c, 8) },
+			func(*chain) {}, without(1, 7, 8, 40)},
 		{"all of them in other nodes", func(c *chain) {
 			for _, n := range all {
 				c.put(n, chainNodes+1-n)
 			}
 		}, func(*chain) {}, func() []int { l := slices.Clone(all); slices.Reverse(l); return l }()},
-		{"a new one in an earlier node", func(c *chain) { c.put(20, 90) }, func(*chain) {}, append(append(upTo(19), 90), all[20:]...)},
-		{"freed before they were read, their neighbours after", func(c *chain) { freed(c, 7); freed(c, 8); freed(c, 9) },
+		{"a new one in an earlier node", func(c *chain) { c.put(20, 90) }, func(*chain) {},
+			append(append(upTo(19), 90), all[20:]...)},
+		{"freed before they were read, their neighbours after",
+			func(c *chain) { freed(c, 7); freed(c, 8); freed(c, 9) },
 			func(c *chain) { c.link(without(7, 8, 9)...) }, without(7, 8, 9)},
 		{"the first one freed", func(c *chain) { freed(c, 1) }, func(c *chain) { c.link(without(1)...) }, without(1)},
-		{"one that lies before now, read after it was moved", func(c *chain) { c.put(30, 90); c.next(30, c.address(3)) },
+		{"one that lies before now, read after it was moved",
+			func(c *chain) { c.put(30, 90); c.next(30, c.address(3)) },
 			func(c *chain) { c.link(append([]int{1, 2, 30}, without(1, 2, 30)...)...) }, without(30)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -155,8 +161,11 @@ func TestChangedWhileRead(t *testing.T) {
 
 // chainLayout is where the buffers of a chain have their fields.
 var chainLayout = &metal.Layout{Fields: []metal.Field{
-	{Name: "allocator", Offset: 0}, {Name: "device", Offset: 8}, {Name: "size", Offset: 16}, {Name: "page_size", Offset: 24}, {Name: "address", Offset: 32},
-	{Name: "type", Offset: 40}, {Name: "layout", Offset: 44}, {Name: "status", Offset: 48}, {Name: "hooked", Offset: 49},
+	{Name: "allocator", Offset: 0}, {Name: "device", Offset: 8}, {Name: "size", Offset: 16},
+	{Name: "page_size", Offset: 24},
+	{Name: "address", Offset: 32},
+	{Name: "type", Offset: 40}, {Name: "layout", Offset: 44}, {Name: "status", Offset: 48},
+	{Name: "hooked", Offset: 49},
 }}
 
 // write makes a buffer, whose address follows from its size.
@@ -203,7 +212,8 @@ func TestBufferReadWhileItIsWritten(t *testing.T) {
 				c := newChain(t)
 				over := false
 				settle := func(strict bool) ([]aggregator.LiveBuffer, error) {
-					return c.r.settle(c.bufferSet, c.address(1), chainNodes, strict, func() bool { return over }, activity{})
+					isOver := func() bool { return over }
+					return c.r.settle(c.bufferSet, c.address(1), chainNodes, strict, isOver, activity{})
 				}
 				for _, n := range all {
 					c.write(n, uint64(n))
@@ -348,7 +358,8 @@ func TestBusySetIsFollowedMoreThanOnce(t *testing.T) {
 	}{
 		{name: "of one moment", strict: true, followed: 1, most: 1},
 		{name: "of several moments", followed: timesFollowed, most: timesFollowed},
-		{name: "whole", whole: true, strict: true, followed: timesFollowedWhole, most: 1 << 20}, // it rests at no time, as it runs this test
+		{name: "whole", whole: true, strict: true, followed: timesFollowedWhole,
+			most: 1 << 20}, // it rests at no time, as it runs this test
 	} {
 		set := newChain(t)
 		for _, n := range upTo(chainNodes) {
@@ -385,7 +396,8 @@ func TestNewBufferThatIsPassedByOnce(t *testing.T) {
 		}
 		return true
 	}, func() bool { return false })
-	if err != nil || !slices.ContainsFunc(live, func(h aggregator.LiveBuffer) bool { return h.Buffer == c.buffer(passed) }) {
+	isPassed := func(h aggregator.LiveBuffer) bool { return h.Buffer == c.buffer(passed) }
+	if err != nil || !slices.ContainsFunc(live, isPassed) {
 		t.Errorf("%d buffers without the one that was passed by, %v", len(live), err)
 	}
 }
@@ -403,7 +415,8 @@ func TestEmptySetIsReadOnce(t *testing.T) {
 				return true
 			}, func() bool { return false })
 			if err != nil || len(c.r.order) != nodes || len(live) != 0 || nodes == 0 && times != 1 {
-				t.Errorf("whole %t: of %d nodes %d were found in %d readings: %v", whole, nodes, len(c.r.order), times, err)
+				t.Errorf("whole %t: of %d nodes %d were found in %d readings: %v",
+					whole, nodes, len(c.r.order), times, err)
 			}
 		}
 	}
@@ -412,8 +425,8 @@ func TestEmptySetIsReadOnce(t *testing.T) {
 // Of a process that has ended nothing is asked again.
 func TestBuffersOfAProcessThatEnded(t *testing.T) {
 	const nobody = 1 << 22 // above the greatest PID
-	in := &Inspector{mem: memory.Direct(nobody)}
-	_, err := (&rescan{}).follow(in.bufferSet(chainLayout, 4096, 4096), func() bool { return false }, func() bool {
+	p := &view.Process{Mem: memory.Direct(nobody)}
+	_, err := (&rescan{}).follow(setOf(p, chainLayout, 4096, 4096), func() bool { return false }, func() bool {
 		t.Error("it is asked again")
 		return true
 	})

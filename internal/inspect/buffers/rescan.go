@@ -1,13 +1,15 @@
-package inspect
+package buffers
 
 import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/metal"
 )
@@ -39,6 +41,33 @@ type rescan struct {
 	sizes sizes
 }
 
+// Earlier are what the last scans of allocators found, for scans that are repeated; nil for a single one.
+type Earlier map[uint64]*rescan
+
+// rescan returns what the last scan of an allocator found.
+func (e Earlier) rescan(allocator uint64) *rescan {
+	if e == nil {
+		return &rescan{whole: true}
+	}
+	if e[allocator] == nil {
+		e[allocator] = &rescan{}
+	}
+	return e[allocator]
+}
+
+// sizes returns the sizes of an allocator's buffers, which single scans do not compute: nil.
+func (e Earlier) sizes(allocator uint64) *sizes {
+	if r := e[allocator]; r != nil {
+		return &r.sizes
+	}
+	return nil
+}
+
+// Keep forgets all allocators but these.
+func (e Earlier) Keep(allocators []uint64) {
+	maps.DeleteFunc(e, func(a uint64, _ *rescan) bool { return !slices.Contains(allocators, a) })
+}
+
 // slot is a buffer that is in the set, or was.
 type slot struct {
 	node, buffer uint64
@@ -68,9 +97,6 @@ var errNoSet = errors.New("its set of buffers cannot be read")
 
 // errMoved: the set changed while it was read.
 var errMoved = errors.New("it changed while it was read")
-
-// errChanging: each time, the process changed what was read.
-var errChanging = errors.New("it changes faster than it can be read")
 
 // errMixed: what was read is from several moments.
 var errMixed = errors.New("it changed between two scans")
@@ -111,7 +137,8 @@ func (r *rescan) follow(set *bufferSet, strictOver, over func() bool) ([]aggrega
 		case errors.Is(err, memory.ErrHung), errors.Is(err, memory.ErrInterrupted), errors.Is(err, errNoSet):
 			return nil, err // trying again would not help
 		case over():
-			return nil, fmt.Errorf("reading the buffers of the allocator at %#x: %w: %w", set.allocator, errChanging, err)
+			return nil, fmt.Errorf("reading the buffers of the allocator at %#x: %w: %w",
+				set.allocator, view.ErrChanging, err)
 		}
 	}
 }
@@ -139,7 +166,7 @@ func (r *rescan) buffers(set *bufferSet, over func() bool) (live []aggregator.Li
 		}
 	}()
 	r.followed, r.unchanged = false, false
-	strict, activity := !over(), watch(set.mem)
+	strict, activity := !over(), watch(set.Mem)
 	first, count, err := set.head()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoSet, err)
@@ -158,10 +185,13 @@ func (r *rescan) buffers(set *bufferSet, over func() bool) (live []aggregator.Li
 // came, and a buffer may have been read while it was written. If the process did not run during that, all is right.
 // Otherwise what reads the same twice as a whole is the state of one moment, and each single thing that reads the
 // same twice was so at some moment.
-func (r *rescan) settle(set *bufferSet, first, count uint64, strict bool, over func() bool, activity activity) ([]aggregator.LiveBuffer, error) {
+func (r *rescan) settle(
+	set *bufferSet, first, count uint64, strict bool, over func() bool, activity activity,
+) ([]aggregator.LiveBuffer, error) {
 	was := r.order
 	found, after, err := r.walk(set, first, count)
-	if len(was) == 0 && (errors.Is(err, errMoved) || err == nil && (found < min(count, after) || found > max(count, after))) {
+	odd := err == nil && (found < min(count, after) || found > max(count, after))
+	if len(was) == 0 && (errors.Is(err, errMoved) || odd) {
 		// Following one by one takes too long. From now on, those that were met are read with few requests.
 		if err := r.add(set); err != nil {
 			return nil, err
@@ -175,7 +205,7 @@ func (r *rescan) settle(set *bufferSet, first, count uint64, strict bool, over f
 	// With many buffers, and a running process, two readings are hardly ever the same.
 	strict = strict && !(activity.ran() && over())
 	kept := false
-	if found < min(count, after) || found > max(count, after) {
+	if odd {
 		// Known ones are checked one by one below. Some new ones may be missing.
 		missing := count/128 + 2
 		if r.whole {
@@ -265,16 +295,17 @@ func (r *rescan) confirm(set *bufferSet, readings []reading) error {
 	var doubtful []int
 	var nodes, windows []uint64
 	for k, i := range r.order {
-		if s := &r.slots[i]; readings[k].live.Buffer != 0 && (readings[k].live != s.was || readings[k].buffer != s.buffer) {
+		s, is := &r.slots[i], &readings[k]
+		if is.live.Buffer != 0 && (is.live != s.was || is.buffer != s.buffer) {
 			doubtful, nodes, windows = append(doubtful, k), append(nodes, s.node), append(windows, s.window)
 		}
 	}
 	// Nodes first: a node that has the buffer between two readings of its fields shows that it was live then.
-	words, err := set.mem.ReadEach(nodes, 0, nodeBytes)
+	words, err := set.Mem.ReadEach(nodes, 0, nodeBytes)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errMixed, err)
 	}
-	again, err := set.mem.ReadEach(windows, 0, metal.WindowSize)
+	again, err := set.Mem.ReadEach(windows, 0, metal.WindowSize)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errMixed, err)
 	}
@@ -355,7 +386,7 @@ func (r *rescan) dropReplaced(set *bufferSet, readings []reading) {
 // met.
 func (r *rescan) walk(set *bufferSet, first, count uint64) (found, after uint64, err error) {
 	r.scans++
-	w := &walk{rescan: r, set: set, order: make([]int, 0, count), fresh: map[uint64]node{}, pages: set.pages()}
+	w := &walk{rescan: r, set: set, order: make([]int, 0, count), fresh: map[uint64]node{}, pages: set.Fresh()}
 	if len(r.byNode) == 0 {
 		w.ahead = set.nodesAhead(int(count))
 	}
@@ -389,7 +420,7 @@ func (r *rescan) add(set *bufferSet) error {
 		for k, i := range some {
 			buffers[k] = r.slots[i].buffer
 		}
-		at, windows, err := set.windows(set.layout, buffers)
+		at, windows, err := readWindows(set.Process, set.layout, buffers)
 		if err != nil { // a freed node can hold anything in place of the pointer
 			return fmt.Errorf("%w: %w", errMoved, err)
 		}
@@ -413,7 +444,10 @@ func (r *rescan) plan(set *bufferSet) {
 	for _, i := range r.order {
 		slots = append(slots, r.slots[i])
 	}
-	*r = rescan{slots: slots, byNode: make(map[uint64]int, len(slots)), planned: len(slots), order: make([]int, 0, len(slots)), scans: r.scans, whole: r.whole, sizes: r.sizes}
+	*r = rescan{
+		slots: slots, byNode: make(map[uint64]int, len(slots)), planned: len(slots), order: make([]int, 0, len(slots)),
+		scans: r.scans, whole: r.whole, sizes: r.sizes,
+	}
 	var pieces []memory.Piece
 	for i := range slots {
 		s := &slots[i]
@@ -422,5 +456,5 @@ func (r *rescan) plan(set *bufferSet) {
 		r.byNode[s.node] = i
 		r.order = append(r.order, i)
 	}
-	r.pieces = memory.NewPieces(set.mem, pieces)
+	r.pieces = memory.NewPieces(set.Mem, pieces)
 }

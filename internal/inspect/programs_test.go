@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/memory"
 )
 
@@ -22,7 +23,7 @@ func TestProgramState(t *testing.T) {
 	defer unix.Munmap(b)
 	words := unsafe.Slice((*uint64)(unsafe.Pointer(&b[0])), len(b)/8)
 	words[1] = piece | 1
-	in := &Inspector{mem: memory.Direct(uint32(os.Getpid()))}
+	in := &Inspector{Process: &view.Process{Mem: memory.Direct(uint32(os.Getpid()))}}
 	program := uint64(uintptr(unsafe.Pointer(&words[0]))) + 32
 	was := in.ProgramState(program)
 	if was == 0 || in.ProgramState(program) != was {

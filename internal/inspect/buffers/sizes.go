@@ -1,9 +1,10 @@
-package inspect
+package buffers
 
 import (
 	"encoding/binary"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/metal"
 )
 
@@ -12,11 +13,13 @@ import (
 // buffer may have been at an address. With probes, events report that. Without probes, the size is computed from the
 // buffer's fields if the library shows how. So it is for buffers with an address on each of their cores, onCores, of
 // which the allocator has blocks in other lists.
-func (in *Inspector) fillReserved(layout *metal.Layout, allocator uint64, live []aggregator.LiveBuffer, lists *blockLists, onCores map[uint64]bool, known func(*aggregator.LiveBuffer) bool) {
+func fillReserved(
+	p *view.Process, computed *sizes, layout *metal.Layout, live []aggregator.LiveBuffer, lists *blockLists,
+	onCores map[uint64]bool, known func(*aggregator.LiveBuffer) bool,
+) {
 	var later, perCore []*aggregator.LiveBuffer
-	last := in.last[allocator]
-	if last != nil {
-		later = last.sizes.compute(in, layout, live, known)
+	if computed != nil {
+		later = computed.compute(p, layout, live, known)
 	}
 	for i := range live {
 		h := &live[i]
@@ -35,9 +38,9 @@ func (in *Inspector) fillReserved(layout *metal.Layout, allocator uint64, live [
 			later = append(later, h)
 		}
 	}
-	_ = new(sizes).computeSharded(in, layout, perCore) // on an error the sizes stay unknown
-	if last != nil {
-		in.forgetChanged(layout, later)
+	_ = new(sizes).computeSharded(p, layout, perCore) // on an error the sizes stay unknown
+	if computed != nil {
+		forgetChanged(p, layout, later)
 	}
 }
 
@@ -47,8 +50,8 @@ func hasBanks(h *aggregator.LiveBuffer) bool {
 }
 
 // forgetChanged drops what was read later about buffers that have changed since they were read.
-func (in *Inspector) forgetChanged(layout *metal.Layout, later []*aggregator.LiveBuffer) {
-	_, windows, err := in.windows(layout, idsOf(later))
+func forgetChanged(p *view.Process, layout *metal.Layout, later []*aggregator.LiveBuffer) {
+	_, windows, err := readWindows(p, layout, idsOf(later))
 	fields := fieldsOf(layout)
 	for i, h := range later {
 		if err == nil {
@@ -87,8 +90,10 @@ const maxKnownSizes = 1 << 14
 
 // compute fills in the sizes that can be computed, and returns the sharded ones among these buffers: for them more
 // was read, later.
-func (s *sizes) compute(in *Inspector, layout *metal.Layout, live []aggregator.LiveBuffer, known func(*aggregator.LiveBuffer) bool) (sharded []*aggregator.LiveBuffer) {
-	computed, err := in.lib.ReservedSizes()
+func (s *sizes) compute(
+	p *view.Process, layout *metal.Layout, live []aggregator.LiveBuffer, known func(*aggregator.LiveBuffer) bool,
+) (sharded []*aggregator.LiveBuffer) {
+	computed, err := p.Lib.ReservedSizes()
 	if err != nil {
 		return nil
 	}
@@ -97,33 +102,33 @@ func (s *sizes) compute(in *Inspector, layout *metal.Layout, live []aggregator.L
 		case !hasBanks(h):
 		case h.MemoryLayout == interleaved:
 			if known == nil || !known(h) {
-				h.PerBank = s.perBank(in, computed, h, shapeOf(h))
+				h.PerBank = s.perBank(p, computed, h, shapeOf(h))
 			}
 		case computed.Span > 0:
 			sharded = append(sharded, h)
 		}
 	}
-	if s.computeSharded(in, layout, sharded) != nil {
+	if s.computeSharded(p, layout, sharded) != nil {
 		return nil
 	}
 	return sharded
 }
 
 // computeSharded fills in the sizes of sharded buffers.
-func (s *sizes) computeSharded(in *Inspector, layout *metal.Layout, sharded []*aggregator.LiveBuffer) error {
+func (s *sizes) computeSharded(p *view.Process, layout *metal.Layout, sharded []*aggregator.LiveBuffer) error {
 	if len(sharded) == 0 {
 		return nil
 	}
-	computed, err := in.lib.ReservedSizes()
+	computed, err := p.Lib.ReservedSizes()
 	if err != nil {
 		return err
 	}
-	shapes, err := in.shardedShapes(computed, layout, sharded)
+	shapes, err := shardedShapes(p, computed, layout, sharded)
 	if err != nil {
 		return err
 	}
 	for i, h := range sharded {
-		h.PerBank = s.perBank(in, computed, h, shapes[i])
+		h.PerBank = s.perBank(p, computed, h, shapes[i])
 	}
 	return nil
 }
@@ -133,13 +138,15 @@ func shapeOf(h *aggregator.LiveBuffer) metal.Shape {
 }
 
 // shardedShapes reads the data from which the sizes of sharded buffers are computed.
-func (in *Inspector) shardedShapes(computed *metal.ReservedSizes, layout *metal.Layout, buffers []*aggregator.LiveBuffer) ([]metal.Shape, error) {
-	at, err := in.bases(layout, idsOf(buffers))
+func shardedShapes(
+	p *view.Process, computed *metal.ReservedSizes, layout *metal.Layout, buffers []*aggregator.LiveBuffer,
+) ([]metal.Shape, error) {
+	at, err := fieldsAt(p, layout, idsOf(buffers))
 	if err != nil {
 		return nil, err
 	}
 	span := int(computed.Span)
-	fields, err := in.mem.ReadEach(at, 0, span)
+	fields, err := p.Mem.ReadEach(at, 0, span)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +166,7 @@ func (in *Inspector) shardedShapes(computed *metal.ReservedSizes, layout *metal.
 		for k, i := range of {
 			begins[k] = binary.LittleEndian.Uint64(fields[i*span+int(computed.Ranges):])
 		}
-		b, err := in.mem.ReadEach(begins, 0, int(n))
+		b, err := p.Mem.ReadEach(begins, 0, int(n))
 		if err != nil {
 			return nil, err
 		}
@@ -176,14 +183,16 @@ func (in *Inspector) shardedShapes(computed *metal.ReservedSizes, layout *metal.
 }
 
 // perBank returns 0 if the size is unknown.
-func (s *sizes) perBank(in *Inspector, computed *metal.ReservedSizes, h *aggregator.LiveBuffer, shape metal.Shape) uint64 {
+func (s *sizes) perBank(
+	p *view.Process, computed *metal.ReservedSizes, h *aggregator.LiveBuffer, shape metal.Shape,
+) uint64 {
 	if size, known := s.known[shape]; known {
 		return size
 	}
 	bank := &s.banks[h.Memory]
 	if !bank.Valid() {
 		var err error
-		if *bank, err = in.Bank(computed, h.Allocator, h.Memory); err != nil {
+		if *bank, err = Bank(p.View(), computed, h.Allocator, h.Memory); err != nil {
 			return 0
 		}
 	}

@@ -25,22 +25,22 @@ func TestObjectsThatCannotBeRead(t *testing.T) {
 		t.Fatal(mapped, err)
 	}
 	in := New(lib, mapped[0])
-	found, err := in.mem.Find(in.openVptrs()...)
+	found, err := in.Mem.Find(openVptrs(in.Process)...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	devices, allocators, _, err := in.openDevices(found)
+	devices, allocators, _, err := findOpen(in.View(), found)
 	if err != nil || len(devices) != 1 || len(allocators) != 1 {
 		t.Fatal(devices, allocators, err)
 	}
-	if _, err := in.programs([]uint64{allocators[0], 1 << 40}); err != nil {
+	if _, err := livePrograms(in.Process, []uint64{allocators[0], 1 << 40}); err != nil {
 		t.Errorf("where nothing is there is no program: %v", err)
 	}
 	in.Interrupt()
-	if devices, allocators, _, err := in.openDevices(found); !errors.Is(err, errUnread) {
+	if devices, allocators, _, err := findOpen(in.View(), found); !errors.Is(err, errUnread) {
 		t.Errorf("it has the devices %v and the allocators %v: %v", devices, allocators, err)
 	}
-	if list, err := in.programs(allocators); !errors.Is(err, errUnread) {
+	if list, err := livePrograms(in.Process, allocators); !errors.Is(err, errUnread) {
 		t.Errorf("it has the programs %v: %v", list, err)
 	}
 }

@@ -1,4 +1,4 @@
-package inspect
+package buffers
 
 import (
 	"encoding/binary"
@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/metal"
 )
 
@@ -18,8 +19,10 @@ var errPerCore = errors.New("a buffer's addresses on its cores could not be read
 
 // fillPerCore fills in where the buffers with an address on each core lie, and lists them in onCores. An
 // error is why it is unknown where some of them lie.
-func (in *Inspector) fillPerCore(layout *metal.Layout, live []aggregator.LiveBuffer) (onCores map[uint64]bool, err error) {
-	where, err := in.lib.PerCore()
+func fillPerCore(
+	p *view.Process, layout *metal.Layout, live []aggregator.LiveBuffer,
+) (onCores map[uint64]bool, err error) {
+	where, err := p.Lib.PerCore()
 	if where == nil || err != nil {
 		return nil, err
 	}
@@ -27,7 +30,7 @@ func (in *Inspector) fillPerCore(layout *metal.Layout, live []aggregator.LiveBuf
 	for i := range live {
 		list = append(list, &live[i])
 	}
-	list, at, err := in.flaggedPerCore(where, layout, list)
+	list, at, err := flaggedPerCore(p, where, layout, list)
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +39,7 @@ func (in *Inspector) fillPerCore(layout *metal.Layout, live []aggregator.LiveBuf
 		walks[i] = &perCoreWalk{buffer: h, next: at[i] + uint64(where.Addresses)}
 	}
 	onCores = map[uint64]bool{}
-	for _, w := range in.walkPerCore(walks) {
+	for _, w := range walkPerCore(p, walks) {
 		h := w.buffer
 		onCores[h.Buffer] = true
 		if h.PerCore = aggregator.NewPerCore(w.cores); h.PerCore == "" || uint64(len(w.cores)) != w.count {
@@ -49,16 +52,20 @@ func (in *Inspector) fillPerCore(layout *metal.Layout, live []aggregator.LiveBuf
 }
 
 // flaggedPerCore returns the buffers that have an address on each core, and where their fields are.
-func (in *Inspector) flaggedPerCore(where *metal.PerCore, layout *metal.Layout, live []*aggregator.LiveBuffer) (list []*aggregator.LiveBuffer, at []uint64, err error) {
-	sharded := slices.DeleteFunc(live, func(h *aggregator.LiveBuffer) bool { return h.MemoryLayout == interleaved || !hasBanks(h) })
+func flaggedPerCore(
+	p *view.Process, where *metal.PerCore, layout *metal.Layout, live []*aggregator.LiveBuffer,
+) (list []*aggregator.LiveBuffer, at []uint64, err error) {
+	sharded := slices.DeleteFunc(live, func(h *aggregator.LiveBuffer) bool {
+		return h.MemoryLayout == interleaved || !hasBanks(h)
+	})
 	if len(sharded) == 0 {
 		return nil, nil, nil
 	}
-	bases, err := in.bases(layout, idsOf(sharded))
+	bases, err := fieldsAt(p, layout, idsOf(sharded))
 	if err != nil {
 		return nil, nil, err
 	}
-	flags, err := in.mem.ReadEach(bases, uint64(where.Flag), 1)
+	flags, err := p.Mem.ReadEach(bases, uint64(where.Flag), 1)
 	for i, is := range flags {
 		if is == 1 {
 			list, at = append(list, sharded[i]), append(at, bases[i])
@@ -69,7 +76,7 @@ func (in *Inspector) flaggedPerCore(where *metal.PerCore, layout *metal.Layout, 
 
 // onCores returns the buffers with an address on each of their cores, if they can be read.
 func (s *bufferSet) onCores(readings []reading) map[uint64]bool {
-	where, err := s.lib.PerCore()
+	where, err := s.Lib.PerCore()
 	if where == nil || err != nil {
 		return nil
 	}
@@ -79,7 +86,7 @@ func (s *bufferSet) onCores(readings []reading) map[uint64]bool {
 			live = append(live, h)
 		}
 	}
-	list, _, _ := s.flaggedPerCore(where, s.layout, live)
+	list, _, _ := flaggedPerCore(s.Process, where, s.layout, live)
 	is := map[uint64]bool{}
 	for _, h := range list {
 		is[h.Buffer] = true
@@ -96,19 +103,19 @@ type perCoreWalk struct {
 }
 
 // walkPerCore reads the maps, all of them at a time from node to node. A map that cannot be read is cut short.
-func (in *Inspector) walkPerCore(walks []*perCoreWalk) []*perCoreWalk {
+func walkPerCore(p *view.Process, walks []*perCoreWalk) []*perCoreWalk {
 	const headBytes, nodeBytes = metal.SetCount + 8, metal.NodeValue + 24
 	next := func(list []*perCoreWalk, size int, read func(w *perCoreWalk, b []byte)) (left []*perCoreWalk) {
 		at := make([]uint64, len(list))
 		for i, w := range list {
 			at[i] = w.next
 		}
-		all, err := in.mem.ReadEach(at, 0, size)
+		all, err := p.Mem.ReadEach(at, 0, size)
 		for i, w := range list {
 			b := make([]byte, size)
 			if err == nil {
 				b = all[i*size : (i+1)*size]
-			} else if in.mem.ReadAt(b, w.next) != nil {
+			} else if p.Mem.ReadAt(b, w.next) != nil {
 				continue
 			}
 			if read(w, b); w.next != 0 {
@@ -132,7 +139,8 @@ func (in *Inspector) walkPerCore(walks []*perCoreWalk) []*perCoreWalk {
 				w.next = 0
 				return
 			}
-			w.cores = append(w.cores, aggregator.CoreAddress{Core: aggregator.Core{X: uint16(x), Y: uint16(y)}, Address: address})
+			core := aggregator.Core{X: uint16(x), Y: uint16(y)}
+			w.cores = append(w.cores, aggregator.CoreAddress{Core: core, Address: address})
 		})
 	}
 	return walks

@@ -1,4 +1,4 @@
-package inspect
+package buffers
 
 import (
 	"encoding/binary"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/metal"
 	"tt-memtrace/internal/x86eval"
 )
@@ -57,24 +58,24 @@ const maxBlocks = 4 * maxLiveBuffers
 // blockTries is how often a list that changes is read.
 const blockTries = 4
 
-// blocks reads the allocated blocks of an allocator's memory. It returns nil if there is no such memory.
-func (in *Inspector) blocks(allocator uint64, memory aggregator.Memory) (*blockList, error) {
-	list, err := in.listOf(allocator, memory)
+// blocksIn reads the allocated blocks of an allocator's memory. It returns nil if there is no such memory.
+func blocksIn(v *view.View, allocator uint64, memory aggregator.Memory) (*blockList, error) {
+	list, err := listOf(v, allocator, memory)
 	if list == 0 || err != nil {
 		return nil, err
 	}
-	return in.blocksOf(list)
+	return blocksOf(v, list)
 }
 
 // blocksOf reads the allocated blocks of a list.
-func (in *Inspector) blocksOf(list uint64) (*blockList, error) {
-	arrays, err := in.lib.BlockArrays()
+func blocksOf(v *view.View, list uint64) (*blockList, error) {
+	arrays, err := v.Lib.BlockArrays()
 	if err != nil {
-		return in.evaluatedBlocks(list)
+		return evaluatedBlocks(v, list)
 	}
 	for range blockTries {
 		var blocks *blockList
-		if blocks, err = in.readBlocks(&arrays, list); !errors.Is(err, errMoved) {
+		if blocks, err = readBlocks(v, &arrays, list); !errors.Is(err, errMoved) {
 			return blocks, err
 		}
 	}
@@ -82,9 +83,9 @@ func (in *Inspector) blocksOf(list uint64) (*blockList, error) {
 }
 
 // readBlocks reads a list's arrays. It fails with errMoved if the list changed during that.
-func (in *Inspector) readBlocks(arrays *metal.BlockArrays, list uint64) (*blockList, error) {
+func readBlocks(v *view.View, arrays *metal.BlockArrays, list uint64) (*blockList, error) {
 	header := make([]byte, arrays.Header())
-	if err := in.mem.ReadAt(header, list); err != nil {
+	if err := v.Mem.ReadAt(header, list); err != nil {
 		return nil, err
 	}
 	word := func(offset uint32) uint64 { return binary.LittleEndian.Uint64(header[offset:]) }
@@ -95,13 +96,13 @@ func (in *Inspector) readBlocks(arrays *metal.BlockArrays, list uint64) (*blockL
 	}
 	addresses, sizes := make([]byte, 8*count), make([]byte, 8*count)
 	flags := make([][]byte, len(arrays.Flags))
-	err := errors.Join(in.mem.ReadAt(addresses, begin), in.mem.ReadAt(sizes, word(arrays.Sizes)))
+	err := errors.Join(v.Mem.ReadAt(addresses, begin), v.Mem.ReadAt(sizes, word(arrays.Sizes)))
 	for i, offset := range arrays.Flags {
 		flags[i] = make([]byte, count)
-		err = errors.Join(err, in.mem.ReadAt(flags[i], word(offset)))
+		err = errors.Join(err, v.Mem.ReadAt(flags[i], word(offset)))
 	}
 	again := make([]byte, len(header))
-	if failed := in.mem.ReadAt(again, list); failed != nil {
+	if failed := v.Mem.ReadAt(again, list); failed != nil {
 		return nil, failed
 	}
 	if string(again) != string(header) {
@@ -121,7 +122,8 @@ func (in *Inspector) readBlocks(arrays *metal.BlockArrays, list uint64) (*blockL
 	blocks := newBlockList(count)
 	for i := range count {
 		if allocated(i) {
-			blocks.add(block{binary.LittleEndian.Uint64(addresses[8*i:]) + word(arrays.Base), binary.LittleEndian.Uint64(sizes[8*i:])})
+			at := binary.LittleEndian.Uint64(addresses[8*i:]) + word(arrays.Base)
+			blocks.add(block{at, binary.LittleEndian.Uint64(sizes[8*i:])})
 		}
 	}
 	return blocks, nil
@@ -132,14 +134,14 @@ func (in *Inspector) readBlocks(arrays *metal.BlockArrays, list uint64) (*blockL
 const blockSteps = 20_000_000
 
 // evaluatedBlocks is blocksOf for a library that does not show where a list keeps its arrays.
-func (in *Inspector) evaluatedBlocks(list uint64) (*blockList, error) {
-	m := in.machine(x86eval.WithStepLimit(blockSteps))
+func evaluatedBlocks(v *view.View, list uint64) (*blockList, error) {
+	m := v.Machine(x86eval.WithStepLimit(blockSteps))
 	defer m.Free()
-	at, err := in.vector(m, metal.AllocatedBlocks, list)
+	at, err := v.Vector(m, metal.AllocatedBlocks, list)
 	if err != nil {
 		return nil, err
 	}
-	begin, count, err := readVector(m, at, 16, maxLiveBuffers)
+	begin, count, err := view.ReadVector(m, at, 16, maxLiveBuffers)
 	if err != nil {
 		return nil, fmt.Errorf("evaluating %s: it returned %w", metal.AllocatedBlocks, err)
 	}
@@ -160,19 +162,16 @@ func (in *Inspector) evaluatedBlocks(list uint64) (*blockList, error) {
 	return blocks, nil
 }
 
-// errCaught ends an evaluation that has served its purpose.
-var errCaught = errors.New("caught")
-
 // listOf returns the list of blocks from which an allocator computes a memory's statistics; 0 if there is no such
 // memory.
-func (in *Inspector) listOf(allocator uint64, memory aggregator.Memory) (list uint64, err error) {
-	e := in.evaluate(func(name string) x86eval.Hook {
+func listOf(v *view.View, allocator uint64, memory aggregator.Memory) (list uint64, err error) {
+	e := v.Evaluate(func(name string) x86eval.Hook {
 		if name != metal.BlockStatistics {
 			return nil
 		}
 		return func(m *x86eval.Machine) error {
 			list = m.Arg(1) // argument 0 is where the result goes
-			return errCaught
+			return view.ErrCaught
 		}
 	})
 	result, err := e.Alloc(64)
@@ -184,9 +183,9 @@ func (in *Inspector) listOf(allocator uint64, memory aggregator.Memory) (list ui
 		err = e.WriteU32(arg, uint32(memory))
 	}
 	if err == nil {
-		_, err = e.call(in.lib.First(metal.Statistics), result, allocator, arg)
+		_, err = e.Run(v.Lib.First(metal.Statistics), result, allocator, arg)
 	}
-	if errors.Is(err, errCaught) || errors.Is(err, x86eval.ErrThrow) {
+	if errors.Is(err, view.ErrCaught) || errors.Is(err, x86eval.ErrThrow) {
 		err = nil
 	}
 	return list, err

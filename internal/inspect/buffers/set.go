@@ -1,17 +1,18 @@
-package inspect
+package buffers
 
 import (
 	"encoding/binary"
 	"fmt"
 
 	"tt-memtrace/aggregator"
+	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/metal"
 )
 
 // bufferSet is an allocator's std::unordered_set of buffers, in the process.
 type bufferSet struct {
-	*Inspector
+	*view.Process
 	layout    *metal.Layout
 	fields    bufferFields
 	allocator uint64
@@ -19,14 +20,14 @@ type bufferSet struct {
 	at uint64
 }
 
-func (in *Inspector) bufferSet(layout *metal.Layout, allocator, at uint64) *bufferSet {
-	return &bufferSet{in, layout, fieldsOf(layout), allocator, at}
+func setOf(p *view.Process, layout *metal.Layout, allocator, at uint64) *bufferSet {
+	return &bufferSet{p, layout, fieldsOf(layout), allocator, at}
 }
 
 // head returns the set's first node and its number of elements.
 func (s *bufferSet) head() (first, count uint64, err error) {
 	var head [metal.SetCount - metal.SetFirst + 8]byte
-	if err := s.mem.ReadAt(head[:], s.at+metal.SetFirst); err != nil {
+	if err := s.Mem.ReadAt(head[:], s.at+metal.SetFirst); err != nil {
 		return 0, 0, err
 	}
 	if count = binary.LittleEndian.Uint64(head[metal.SetCount-metal.SetFirst:]); count > maxLiveBuffers {
@@ -99,7 +100,7 @@ func (s *bufferSet) nodesAhead(count int) map[uint64]node {
 		return nil
 	}
 	var head [metal.SetBucketCount + 8]byte
-	if s.mem.ReadAt(head[:], s.at+metal.SetBuckets) != nil {
+	if s.Mem.ReadAt(head[:], s.at+metal.SetBuckets) != nil {
 		return nil
 	}
 	buckets := binary.LittleEndian.Uint64(head[metal.SetBucketCount:])
@@ -107,7 +108,7 @@ func (s *bufferSet) nodesAhead(count int) map[uint64]node {
 		return nil
 	}
 	b := make([]byte, 8*buckets)
-	if s.mem.ReadAt(b, binary.LittleEndian.Uint64(head[:])) != nil {
+	if s.Mem.ReadAt(b, binary.LittleEndian.Uint64(head[:])) != nil {
 		return nil
 	}
 	nodes := map[uint64]node{}
@@ -124,7 +125,7 @@ func (s *bufferSet) nodesAhead(count int) map[uint64]node {
 	for len(next) >= fewNodes {
 		these := next
 		next = nil
-		read, err := s.mem.ReadEach(these, 0, nodeBytes)
+		read, err := s.Mem.ReadEach(these, 0, nodeBytes)
 		if err != nil {
 			next = these
 			break
@@ -218,7 +219,7 @@ func (w *walk) before(bad uint64) (at uint64, ok bool) {
 // again reads a node once more.
 func (w *walk) again(at uint64) (n node, ok bool) {
 	var word [nodeBytes]byte
-	if w.set.mem.ReadAt(word[:], at) != nil {
+	if w.set.Mem.ReadAt(word[:], at) != nil {
 		return n, false
 	}
 	n = nodeOf(word[:])
