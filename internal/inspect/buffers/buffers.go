@@ -110,9 +110,9 @@ func Number(p *view.Process, buffer uint64) (uint64, error) {
 	return binary.LittleEndian.Uint64(word[:]), err
 }
 
-// Without returns those of another process's buffers that this one does not have at the same addresses. It does not
-// read this process's set of buffers: while that process allocates this takes several tries, and there can be many
-// forks.
+// Without removes from another process's buffers those that this process also has at the same address. It reads the
+// buffers themselves and not this process's set of them: reading a set takes several tries while its process
+// allocates, and a process can have many forks.
 func Without(
 	p *view.Process, layout *metal.Layout, list []aggregator.LiveBuffer,
 ) (rest []aggregator.LiveBuffer, err error) {

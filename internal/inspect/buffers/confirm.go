@@ -34,12 +34,12 @@ type blockLists [aggregator.NumMemories]*blockList
 
 // confirmation is how the blocks of an allocator confirm its buffers.
 type confirmation struct {
-	// disputes are those that lasted and could not be decided.
+	// Disputes lasted and could not be decided.
 	Disputes []Dispute
-	// dropped: buffers without a block were left out.
+	// Dropped: buffers without a block were left out.
 	Dropped bool
-	// unread is why the blocks could not be read, so that the size of some buffers is unknown; or nil. unplaced is why
-	// it is unknown where some buffers lie on their cores, and so what they take.
+	// Unread is why the blocks could not be read, which leaves the size of some buffers unknown; or nil. Unplaced is
+	// why the places of some buffers on their cores, and so their sizes, are unknown; or nil.
 	Unread, Unplaced error
 }
 

@@ -28,11 +28,7 @@ func (v *View) slot(address uint64) (uint64, x86eval.Hook, bool) {
 	if err != nil {
 		return 0, nil, false
 	}
-	target, hook, ok := image.SlotFunc(x86eval.Libc)(address - v.Base)
-	if target != 0 {
-		target += v.Base
-	}
-	return target, hook, ok
+	return slotOf(image, v.Base, address)
 }
 
 // standardSlot resolves, by name, a call that the C++ library makes. The C library has several variants of a
@@ -43,6 +39,11 @@ func (v *View) standardSlot(address uint64) (uint64, x86eval.Hook, bool) {
 	if image == nil {
 		return 0, nil, false
 	}
+	return slotOf(image, base, address)
+}
+
+// slotOf resolves a call that a library makes, which is loaded at base.
+func slotOf(image *x86eval.Image, base, address uint64) (uint64, x86eval.Hook, bool) {
 	target, hook, ok := image.SlotFunc(x86eval.Libc)(address - base)
 	if target != 0 {
 		target += base
@@ -70,9 +71,7 @@ func (v *View) targetOf(slot uint64) slotTarget {
 	if t.address, t.hook, t.ok = v.slot(slot); !t.ok {
 		t.address, t.hook, t.ok = v.standardSlot(slot)
 	}
-	if v.targets != nil {
-		v.targets[slot] = t
-	}
+	v.targets[slot] = t
 	return t
 }
 

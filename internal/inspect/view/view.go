@@ -22,7 +22,7 @@ type Process struct {
 	Mem  *memory.Process
 	// Opener opens the process's files.
 	Opener *memory.Process
-	// Facts are what readers found out about the process and does not change; each has a type of its own as its key.
+	// Facts caches what never changes while the process runs. Each fact has a key of its own type.
 	Facts *sync.Map
 	// standard loads the process's C++ library when it is first needed.
 	standard func() (*x86eval.Image, uint64)
@@ -108,7 +108,7 @@ func (p *Process) View() *View {
 	return v
 }
 
-// Anew returns a view for the same goroutine that has read no memory yet.
+// Anew returns a view with the same decoded code and an empty page cache, for the same goroutine.
 func (v *View) Anew() *View {
 	c := *v
 	c.Forget()
