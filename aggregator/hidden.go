@@ -88,10 +88,16 @@ func (p *ProcessSnapshot) show() {
 	p.Unsafe = UnsafeUsage{
 		exact.Of(u.Buffers), exact.Of(u.Bytes), exact.Of(u.Overlapping), exact.Of(u.OverlappingBytes), exact.Of(c.Unsafe),
 	}
-	seen := func(n uint64) exact.Quantity { return exact.Sum(n, !c.AtLeast) }
+	seen := func(n uint64, missed bool) exact.Quantity { return exact.Sum(n, !c.AtLeast && !missed) }
+	ends := exact.Exact
+	if c.MissedCalls {
+		ends = exact.Uncertain
+	}
 	p.Counters = ProcessCounters{
-		Allocs: seen(c.Allocs), Frees: seen(c.Frees), ImplicitFrees: seen(c.ImplicitFrees),
-		Launches: seen(c.Launches), UnknownLaunches: seen(c.UnknownLaunches), Replays: seen(c.Replays),
+		Allocs: seen(c.Allocs, c.MissedCalls),
+		Frees:  seen(c.Frees, false).Doubted(ends), ImplicitFrees: seen(c.ImplicitFrees, false).Doubted(ends),
+		Launches: seen(c.Launches, c.MissedLaunches), UnknownLaunches: seen(c.UnknownLaunches, c.MissedLaunches),
+		Replays:        seen(c.Replays, c.MissedLaunches),
 		UnmatchedFrees: c.UnmatchedFrees, Replaced: c.Replaced, Odd: c.Odd,
 	}
 }

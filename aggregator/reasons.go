@@ -138,6 +138,13 @@ func (p *process) raiseReason(r Reason) {
 	if r.Code.Affects(exact.AffectsPeaks) {
 		p.doubtPeaks()
 	}
+	p.counters.miss(r.Code)
+}
+
+// miss notes which counts lack something for good because of a reason.
+func (c *ProcessTally) miss(code exact.ReasonCode) {
+	c.MissedCalls = c.MissedCalls || code.Affects(exact.AffectsCalls)
+	c.MissedLaunches = c.MissedLaunches || code.Affects(exact.AffectsLaunches)
 }
 
 func (p *process) lift(code exact.ReasonCode) {
@@ -223,6 +230,7 @@ func (a *Aggregator) lose(e *Event) {
 			}
 			rs.raise(Reason{Code: code, PID: p.PID, Since: e.Time}, maxProcessReasons)
 			p.Reasons = rs.snapshot()
+			p.counters.miss(code)
 			a.doubtPeaksOfEnded(p)
 			a.shown = nil
 		}
@@ -237,6 +245,7 @@ func countFound(p *process, e *Event) {
 		return
 	}
 	p.agreement.Repaired++
+	p.counters.MissedCalls = true
 	p.doubtPeaks()
 	captures := func(t *trace) bool { return t.seen }
 	if e.Kind == Alloc && (len(p.capturing) > 0 || slices.ContainsFunc(p.traces, captures)) {

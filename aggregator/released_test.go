@@ -1,6 +1,10 @@
 package aggregator
 
-import "testing"
+import (
+	"testing"
+
+	"tt-memtrace/aggregator/exact"
+)
 
 // accountsOf returns a function that checks the live buffers and the frees of process 1, and whether it is exact.
 func accountsOf(t *testing.T, a *Aggregator) func(what string, live, implicit, unmatched uint64, exact bool) {
@@ -80,5 +84,49 @@ func TestReleasedBuffersAreBounded(t *testing.T) {
 	}
 	if len(r.blocks) != 0 || len(r.claims) != 0 {
 		t.Errorf("%d buffers and %d blocks are left", len(r.blocks), len(r.claims))
+	}
+}
+
+// If the end of an allocator is missed, the destructors of its buffers free what went with it: then freed and freed
+// with the allocator are each too high or too low, also once a comparison has found that nothing is missing, in a state
+// and when the process has ended.
+func TestCountsAfterALossAreMarkedForGood(t *testing.T) {
+	const device = 0x100
+	before := []Event{started(1, 1), opened(1, device, host(0)), seen(1, device+1, device),
+		alloc(1, device, 1, DRAM, 100), alloc(1, device, 2, DRAM, 100), freed(1, device, 2)}
+	ends := []Event{closed(1, device), gone(1, device+1)}
+	early := run(New(), before...)
+	run(early, ends...)
+	run(early, freed(1, device, 1))
+	lossy := run(New(), before...)
+	run(lossy, Event{Kind: Lost, Count: uint64(len(ends))}, freed(1, device, 1),
+		Event{Kind: Scanned, PID: 1, Scan: &Scan{
+			Closed: []uint64{device}, LiveRead: true, ProgramsRead: true, Began: 100,
+		}})
+	truth := early.Snapshot().Processes[0].Counters
+	if !truth.Allocs.Is(2) || !truth.Frees.Is(1) || !truth.ImplicitFrees.Is(1) {
+		t.Fatalf("without a loss: %+v", truth)
+	}
+	exited := loaded(lossy)
+	run(exited, Event{Kind: ProcessExit, PID: 1, Time: 200})
+	for what, p := range map[string]ProcessSnapshot{
+		"compared": lossy.Snapshot().Processes[0], "in a state": loaded(lossy).Snapshot().Processes[0],
+		"ended": exited.Snapshot().Ended[0],
+	} {
+		if len(p.Reasons) > 0 || p.buffers != 0 {
+			t.Errorf("%s: %d buffers, reasons %v", what, p.buffers, p.Reasons)
+		}
+		c := p.Counters
+		for name, q := range map[string][2]exact.Quantity{
+			"allocations": {c.Allocs, truth.Allocs}, "frees": {c.Frees, truth.Frees},
+			"implicit frees": {c.ImplicitFrees, truth.ImplicitFrees},
+		} {
+			if n, ok := q[0].Exact(); ok && !q[1].Is(n) {
+				t.Errorf("%s: %s are %d, not %v, and not marked", what, name, n, q[1])
+			}
+		}
+		if c.Allocs.Bound() != exact.AtLeast || c.Frees.Bound() != exact.Uncertain {
+			t.Errorf("%s: %v allocations, %v frees", what, c.Allocs, c.Frees)
+		}
 	}
 }

@@ -175,9 +175,13 @@ type Counters struct {
 // ProcessTally is what the accounts count of one process.
 type ProcessTally struct {
 	// AtLeast: it had devices open before tracing began, and these count what happened since.
-	AtLeast bool   `rec:"AtLeast"`
-	Allocs  uint64 `rec:"Allocs"`
-	Frees   uint64 `rec:"Frees"`
+	AtLeast bool `rec:"AtLeast"`
+	// MissedCalls and MissedLaunches: some were missed. A comparison finds what is live, but not what came and went.
+	MissedCalls    bool `rec:"MissedCalls"`
+	MissedLaunches bool `rec:"MissedLaunches"`
+
+	Allocs uint64 `rec:"Allocs"`
+	Frees  uint64 `rec:"Frees"`
 	// ImplicitFrees went with their allocator or process.
 	ImplicitFrees uint64 `rec:"ImplicitFrees"`
 	// UnmatchedFrees are frees of buffers in no account: allocated before tracing began, or lost.
@@ -200,7 +204,9 @@ type ProcessTally struct {
 // ProcessCounters are the totals of one process since tracing began, or since it started.
 type ProcessCounters struct {
 	// Allocs, Frees and ImplicitFrees, which went with their allocator or process, are lower bounds if the process is
-	// sampled, had devices open before tracing began, or some were missed.
+	// sampled or had devices open before tracing began. If some were missed, Allocs is a lower bound, and the others
+	// are uncertain: a buffer whose allocator's end was missed counts as freed if its object is destroyed later, and
+	// one whose own free was missed as freed with its allocator.
 	Allocs, Frees, ImplicitFrees exact.Quantity
 	// Launches of its programs, UnknownLaunches among them: of programs in no account. They are lower bounds if the
 	// process had devices open before tracing began, or some were missed.

@@ -297,6 +297,12 @@ type StatusProcess struct {
 	Frees *uint64 `json:"frees" jsonschema:"nullable"`
 	// Number of buffers that were freed with their allocator or were replaced.
 	ImplicitFrees uint64 `json:"implicit_frees"`
+	// True if allocations, frees and implicit_frees are lower bounds, because it is sampled or had devices open before
+	// tracing began; absent otherwise.
+	CountsAtLeast bool `json:"counts_at_least,omitempty"`
+	// True if some of its events were missed: allocations and replays are lower bounds, and frees and implicit_frees
+	// may be too low or too high; absent otherwise.
+	CountsUncertain bool `json:"counts_uncertain,omitempty"`
 	// Number of frees of buffers whose allocation was not seen.
 	UnmatchedFrees uint64 `json:"unmatched_frees"`
 	// Number of buffers whose free was not seen: another buffer was allocated in their place.
@@ -455,6 +461,7 @@ func statusProcess(p aggregator.ProcessSnapshot, wall func(uint64) *time.Time) S
 	if p.Info.Source != aggregator.FromSharedMemory {
 		sp.Buffers = Exactly(p.Buffers)
 		sp.Allocs, sp.Frees = seen(p.Counters.Allocs), seen(p.Counters.Frees)
+		sp.CountsAtLeast, sp.CountsUncertain = counts(p.Counters.Allocs, p.Counters.Frees, p.Counters.ImplicitFrees)
 	}
 	if p.Info.NotCovered != "" {
 		sp.NotCovered = strings.Split(p.Info.NotCovered, ", ")
@@ -487,6 +494,15 @@ func Exactly(q exact.Quantity) *uint64 {
 func seen(q exact.Quantity) *uint64 {
 	n := q.WithoutBound()
 	return &n
+}
+
+// counts says how far counts of what was seen can be trusted: a lower bound of 0 is unknown.
+func counts(list ...exact.Quantity) (atLeast, uncertain bool) {
+	for _, q := range list {
+		atLeast = atLeast || q.Bound() != exact.Exact
+		uncertain = uncertain || q.Bound() == exact.Uncertain
+	}
+	return atLeast && !uncertain, uncertain
 }
 
 // peak is a peak as JSON has it: nil if it is unknown, which is a lower bound too, otherwise with its bound beside it.

@@ -21,7 +21,7 @@ type fields map[string]any
 
 // notCompared are the fields that are facts about tracing, not about the process.
 var notCompared = regexp.MustCompile(`(^|/)(pid|pids|source|command|library|build_id|release|container|inner_pid|private_to|` +
-	`exact|reasons|late|preexisting_buffers|unmatched_frees|corrections|last_comparison|since|exit_status|exit_signal|last_launch|[a-z_]*host_memory_bytes)(/|$)`)
+	`exact|reasons|late|counts_[a-z_]+|preexisting_buffers|unmatched_frees|corrections|last_comparison|since|exit_status|exit_signal|last_launch|[a-z_]*host_memory_bytes)(/|$)`)
 
 // sinceTracing are the fields that begin when tracing does: who came later has seen no more than who was there.
 var sinceTracing = regexp.MustCompile(`(^|/)(allocations|frees|implicit_frees|missed_frees|inconsistent_events|replays|launches|peak_[a-z_]+|peaks_[a-z_]+)$|^unsafe/buffers_total$`)

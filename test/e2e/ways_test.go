@@ -237,13 +237,8 @@ func (o *observed) differences(mode string, tr *trace, ours, early fields,
 		if mode == modeSampled && notSampled.MatchString(d.field) {
 			continue
 		}
-		// If the end of a buffer is lost, a comparison frees it, or another buffer takes its place. How often, no one
-		// can tell from what is left: not even how many of the lost events were this process's.
-		if lost && (d.field == "implicit_frees" || d.field == "replaced") {
-			continue
-		}
-		// If the close of a device is lost, the destructors of its buffers free what went with the device.
-		if lost && d.field == "frees" && !ours.moreEnded(early) {
+		// What was lost does not count, or counts in another way: these have a mark of their own.
+		if lost && ends.MatchString(d.field) && ours["counts_uncertain"] == true {
 			continue
 		}
 		// Peaks have a mark of their own.
@@ -257,12 +252,8 @@ func (o *observed) differences(mode string, tr *trace, ours, early fields,
 	return wrong
 }
 
-// moreEnded reports whether more buffers ended, in whichever way, than a tracer saw that was there from the start.
-func (f fields) moreEnded(early fields) (more bool) {
-	freed, freedEarly, known := numbers(f["frees"], early["frees"])
-	gone, goneEarly, both := numbers(f["implicit_frees"], early["implicit_frees"])
-	return !known || !both || freed+gone > freedEarly+goneEarly
-}
+// ends are the counts of buffers that ended, each in the way that was seen.
+var ends = regexp.MustCompile(`^(frees|implicit_frees|missed_frees)$`)
 
 // report counts what is wrong in one mode, and shows some of it.
 func (o *observed) report(m rig.Message, mode string, wrong []string) {
