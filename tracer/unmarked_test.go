@@ -209,6 +209,36 @@ func TestLostEndOfAnAllocator(t *testing.T) {
 	tr.await("nothing is held", func() bool { s, _ := tr.lookup(p.PID); return !s.Buffers.Some() && s.Exact() })
 }
 
+// A device whose close was lost has closed, also if its memory was unmapped then and cannot be read any more.
+func TestLostCloseOfADeviceOnAPageThatIsUnmapped(t *testing.T) {
+	t.Parallel()
+	p := fixture.User(t, fixture.LayoutB)
+	tr := start(t, Options{PIDs: []uint32{p.PID}, RingBytes: uint32(os.Getpagesize())})
+	fixture.Do(t, p, "paged_device 0 1")
+	fixture.Do(t, p, "device 1 2")
+	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	if s := tr.process(p.PID); !s.Exact() || !s.Buffers.Is(1) || len(s.Chips) != 2 {
+		t.Fatalf("%d buffers on %+v, %+v", s.Buffers, s.Chips, s.Reasons)
+	}
+	open := true
+	tr.lose(bpf.MemtraceTtKindTT_DEVICE_CLOSE, func() { fixture.Do(t, p, "storm 1 1 1000 0") }, func() {
+		if !open {
+			fixture.Do(t, p, "paged_device 0 1")
+		}
+		fixture.Do(t, p, "close 0")
+		fixture.Do(t, p, "destroy 0")
+		fixture.Do(t, p, "unmap 0")
+		open = false
+	})
+	closed := func(s aggregator.ProcessSnapshot) bool {
+		return !s.Buffers.Some() && len(s.Chips) == 1 && s.Chips[0].Chip.Number == 2
+	}
+	if s := tr.process(p.PID); s.Exact() && !closed(s) {
+		t.Errorf("nothing is marked: %d buffers on %+v", s.Buffers, s.Chips)
+	}
+	tr.await("it is closed", func() bool { s, _ := tr.lookup(p.PID); return s.Exact() && closed(s) })
+}
+
 // An allocator that is made while its process is searched does not count as one that ended.
 func TestAllocatorMadeWhileItIsRead(t *testing.T) {
 	const old, made = 0x2000, 0x3000

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"tt-memtrace/internal/inspect/view"
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/metal"
@@ -119,10 +121,12 @@ func mayBeOpen(v *view.View, device uint64) bool {
 	return errors.Is(err, memory.ErrLater) || err == nil && open
 }
 
-// isClosed reports whether the device's memory says that it is closed, or no device is there any more.
+// isClosed reports whether the device's memory says that it is closed, or no device is there any more: the memory of a
+// device that is freed can be unmapped, and that of an open one is not. After any other error it is unknown, as if the
+// process hangs, and the device does not count as closed.
 func isClosed(v *view.View, device uint64) bool {
 	open, err := saysOpen(v, device)
-	return err == nil && !open
+	return errors.Is(err, unix.EFAULT) || err == nil && !open
 }
 
 func saysOpen(v *view.View, device uint64) (bool, error) {

@@ -92,7 +92,8 @@ func (in *Inspector) DeviceOfQueue(queue uint64) (uint64, error) {
 // IsOpen reports whether a device is open. If it cannot be read it counts as closed, except after memory.ErrLater.
 func (in *Inspector) IsOpen(device uint64) bool { return mayBeOpen(in.view(), device) }
 
-// IsClosed reports whether the device's memory says that it is closed, or no device is there any more.
+// IsClosed reports whether the device's memory says that it is closed, or no device is there any more. If that cannot
+// be read now, it returns false.
 func (in *Inspector) IsClosed(device uint64) bool { return isClosed(in.view(), device) }
 
 // Within reports whether a device is a submesh of a mesh, or of one of its submeshes.
