@@ -143,7 +143,8 @@ func disown(
 			return nil, err
 		}
 	}
-	own := maps.Clone(itself)
+	own := map[uint64]bool{}
+	maps.Copy(own, itself)
 	chips, meshes := map[uint64][]uint32{}, map[uint64]bool{}
 	opened := map[uint32]bool{}
 	for d := range devices {

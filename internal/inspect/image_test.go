@@ -16,6 +16,7 @@ import (
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/metal"
 	"tt-memtrace/test/image"
+	"tt-memtrace/test/rig"
 )
 
 // reader reads images of one library.
@@ -39,7 +40,7 @@ func readerOf(t *testing.T, i *image.Image) reader {
 }
 
 func (r reader) scan(i *image.Image) *image.Held {
-	return image.Scan(inspect.NewOver(memory.From(i.PID, i), r.lib, i.Library), r.layout, i.PID)
+	return image.Scan(inspect.NewOver(memory.From(i.PID, i), r.lib, i.Library), r.layout, i.PID, i.Fork())
 }
 
 func images(t *testing.T) map[string]*image.Image {
@@ -61,11 +62,17 @@ func TestImages(t *testing.T) {
 				t.Fatal(err)
 			}
 			held := readerOf(t, i).scan(i)
-			if held.Err != nil || held.Unsearched != nil || len(held.UnreadPrograms) > 0 || len(held.UnreadAllocators) > 0 || len(held.Failed) > 0 {
-				t.Fatalf("not read: %v, %v, programs %v, allocators %v, %v", held.Err, held.Unsearched, held.UnreadPrograms, held.UnreadAllocators, held.Failed)
+			unread := len(held.UnreadPrograms) + len(held.UnreadAllocators) + len(held.Failed)
+			if held.Err != nil || held.Unsearched != nil || unread > 0 {
+				t.Fatalf("not read: %v, %v, programs %v, allocators %v, %v",
+					held.Err, held.Unsearched, held.UnreadPrograms, held.UnreadAllocators, held.Failed)
 			}
 			if why := held.BlocksDisagree(nil); why != "" {
 				t.Error(why)
+			}
+			if i.Copies {
+				compareCopies(t, held, said)
+				return
 			}
 			var want, got []string
 			banks := map[string]bool{}
@@ -94,6 +101,26 @@ func TestImages(t *testing.T) {
 				t.Errorf("no allocator has %v, but %+v", slices.Collect(maps.Keys(banks)), held.Capacities)
 			}
 		})
+	}
+}
+
+// compareCopies compares a child that has only copies of its parent's objects: nothing is its own, and what the parent
+// has freed since is left over, because the child's memory does not show who did.
+func compareCopies(t *testing.T, held *image.Held, parent rig.Message) {
+	t.Helper()
+	if len(held.Devices) > 0 || len(held.Scan.Buffers) > 0 || len(held.Unsure) > 0 {
+		t.Errorf("it has the devices %v and the buffers %+v", held.Devices, held.Scan.Buffers)
+	}
+	left := held.Leftover
+	if left == nil || left.Unread != nil || len(left.Buffers) != 1 {
+		t.Fatalf("%+v is left over", left)
+	}
+	for _, d := range parent.Devices {
+		for _, b := range d.Buffers {
+			if b.Type == left.Buffers[0].Memory.String() && b.Address == left.Buffers[0].Address {
+				t.Errorf("%+v is left over, and the parent has it", left.Buffers[0])
+			}
+		}
 	}
 }
 
@@ -156,6 +183,9 @@ func silent(whole, part *image.Held) string {
 	}
 	if len(part.UnreadPrograms) == 0 && part.Scan.ProgramsRead && !reflect.DeepEqual(programs(whole), programs(part)) {
 		return fmt.Sprintf("programs\n%+v\nwith it\n%+v", programs(part), programs(whole))
+	}
+	if l := part.Leftover; l != nil && l.Unread == nil && !reflect.DeepEqual(l, whole.Leftover) {
+		return fmt.Sprintf("%+v is left over, with it %+v", l, whole.Leftover)
 	}
 	if len(part.Failed) == 0 {
 		for allocator, c := range part.Capacities {

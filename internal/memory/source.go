@@ -18,10 +18,20 @@ type Source interface {
 	FindShared(block uint64, vptrs ...uint64) (Objects, []uint64, error)
 	// Open opens a mapped file.
 	Open(m proc.Mapping) (*os.File, error)
+	// Beside returns another process as it was then.
+	Beside(pid uint32) Source
 }
 
 // From returns a process that is read from a source.
 func From(pid uint32, s Source) *Process { return &Process{state: &state{pid: pid, source: s}} }
+
+// Beside returns another process: as it was then, if this one is read from a source.
+func (p *Process) Beside(pid uint32) *Process {
+	if p.source != nil {
+		return From(pid, p.source.Beside(pid))
+	}
+	return Of(pid)
+}
 
 // Live reports whether the process is read itself.
 func (p *Process) Live() bool { return p.source == nil }

@@ -37,6 +37,8 @@ func (s bytesAt) FindShared(block uint64, vptrs ...uint64) (Objects, []uint64, e
 
 func (s bytesAt) Open(proc.Mapping) (*os.File, error) { return nil, os.ErrNotExist }
 
+func (s bytesAt) Beside(pid uint32) Source { return bytesAt{uint64(pid), s.bytes} }
+
 // A process that is read from a source is read, searched and opened there alone.
 func TestSource(t *testing.T) {
 	p := From(1, bytesAt{0x1000, []byte("abcdef")})
@@ -63,5 +65,9 @@ func TestSource(t *testing.T) {
 	}
 	if p.Live() || !Direct(1).Live() {
 		t.Error("a source is not live, and a process is")
+	}
+	beside := make([]byte, 3)
+	if err := p.Beside(0x2000).ReadAt(beside, 0x2000); err != nil || !bytes.Equal(beside, []byte("abc")) {
+		t.Errorf("beside it another process reads %q, %v", beside, err)
 	}
 }

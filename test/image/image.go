@@ -20,6 +20,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/internal/inspect"
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/metal"
 	"tt-memtrace/internal/proc"
@@ -44,6 +45,10 @@ type Image struct {
 	Files map[string]*compat.Sparse
 	// Rest is what the runtime said of itself.
 	Rest []byte
+	// Parent is the process from which this one was forked, if it was. Copies: all that this one has are copies of the
+	// parent's objects, and Rest is the parent's.
+	Parent *Image
+	Copies bool
 
 	// missing are the pages that cannot be read in a copy, by address.
 	missing map[uint64]bool
@@ -121,6 +126,23 @@ func (i *Image) Open(m proc.Mapping) (*os.File, error) {
 	return f, kept.WriteFile(memory.ProcName(f))
 }
 
+// Beside implements memory.Source. It knows the parent alone.
+func (i *Image) Beside(pid uint32) memory.Source {
+	if i.Parent != nil && i.Parent.PID == pid {
+		return i.Parent
+	}
+	return &Image{PID: pid}
+}
+
+// Fork describes the fork for a scan; nil if there was none.
+func (i *Image) Fork() *inspect.Fork {
+	if i.Parent == nil {
+		return nil
+	}
+	none := func() (devices map[uint64]bool, all bool, err error) { return nil, false, nil }
+	return &inspect.Fork{From: i.Parent.PID, Unfreed: true, Opened: none}
+}
+
 // Message is what the runtime said of itself.
 func (i *Image) Message() (m rig.Message, err error) { return m, json.Unmarshal(i.Rest, &m) }
 
@@ -176,14 +198,27 @@ type Recorder struct {
 
 	mu    sync.Mutex
 	image *Image
+	// parent records the process from which this one was forked, if it was.
+	parent *Recorder
 }
 
-// Record begins to record a process.
-func Record(pid uint32) *Recorder {
-	return &Recorder{live: memory.Direct(pid), image: &Image{
+// Record begins to record a process, and its parent, if that is not 0.
+func Record(pid, parent uint32) *Recorder {
+	r := &Recorder{live: memory.Direct(pid), image: &Image{
 		PID: pid, Pages: map[uint64][]byte{}, Found: memory.Objects{}, Files: map[string]*compat.Sparse{},
 	}}
+	if parent != 0 {
+		r.parent = Record(parent, 0)
+		r.image.Parent = r.parent.image
+	}
+	return r
 }
+
+// Beside implements memory.Source.
+func (r *Recorder) Beside(uint32) memory.Source { return r.parent }
+
+// Fork describes the fork for a scan; nil if there was none.
+func (r *Recorder) Fork() *inspect.Fork { return r.image.Fork() }
 
 // ReadAt implements memory.Source.
 func (r *Recorder) ReadAt(b []byte, address uint64) error {
@@ -231,12 +266,13 @@ func (r *Recorder) End(
 ) (*Image, error) {
 	i := r.image
 	i.Library, i.Rest = library, []byte(rest.Text)
-	for at := range i.Pages {
-		b := make([]byte, page)
-		if err := r.live.ReadAt(b, at); err != nil {
+	if err := r.keepPages(); err != nil {
+		return nil, err
+	}
+	if r.parent != nil {
+		if err := r.parent.keepPages(); err != nil {
 			return nil, err
 		}
-		i.Pages[at] = scrub(b)
 	}
 	_ = r.live.Pieces(func(m proc.Mapping, p proc.Permissions) bool {
 		m.Path = string(scrub([]byte(m.Path)))
@@ -255,6 +291,18 @@ func (r *Recorder) End(
 	}
 	i.Library.Path = string(scrub([]byte(library.Path)))
 	return i, nil
+}
+
+// keepPages keeps the pages that were read.
+func (r *Recorder) keepPages() error {
+	for at := range r.image.Pages {
+		b := make([]byte, page)
+		if err := r.live.ReadAt(b, at); err != nil {
+			return err
+		}
+		r.image.Pages[at] = scrub(b)
+	}
+	return nil
 }
 
 // Pages also have text that no scan reads, such as prose and the environment, and paths of the machine that recorded.

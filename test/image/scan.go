@@ -19,12 +19,12 @@ type Held struct {
 }
 
 // Scan reads a process.
-func Scan(in *inspect.Inspector, layout *metal.Layout, pid uint32) *Held {
+func Scan(in *inspect.Inspector, layout *metal.Layout, pid uint32, fork *inspect.Fork) *Held {
 	h := &Held{
 		Described: map[uint64]inspect.Device{}, Capacities: map[uint64]aggregator.Capacity{},
 		Rings: map[uint64][]aggregator.ConfigRing{},
 	}
-	if h.ProcessScan, h.Err = in.Scan(layout, nil, nil, nil); h.Err != nil {
+	if h.ProcessScan, h.Err = in.Scan(layout, nil, fork, nil); h.Err != nil {
 		return h
 	}
 	h.Traces = in.OlderThanTraces(h.ProcessScan)

@@ -47,7 +47,7 @@ func (p *Process) Hurried() *Process {
 // Elsewhere returns another process that maps the same library at the same place.
 func (p *Process) Elsewhere(pid uint32) *Process {
 	other := *p
-	other.Mem = memory.Of(pid)
+	other.Mem = p.Mem.Beside(pid)
 	return &other
 }
 

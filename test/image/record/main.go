@@ -15,6 +15,7 @@ import (
 	"tt-memtrace/internal/inspect"
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/metal"
+	"tt-memtrace/internal/proc"
 	"tt-memtrace/test/image"
 	"tt-memtrace/test/rig"
 )
@@ -23,19 +24,20 @@ func main() {
 	release := flag.String("release", "0.81.1", "of the runtime")
 	cluster := flag.String("cluster", "n150", "of mock chips")
 	rest := flag.Int("rest", 1, "which rest point, from 1")
+	child := flag.Bool("child", false, "record the process's child, which has copies of what it holds")
 	out := flag.String("o", "test/image/images.zst", "the set of images, to which this one is added")
 	flag.Parse()
 	if flag.NArg() == 0 {
 		fmt.Fprintln(os.Stderr, "usage: record [flags] SCRIPT [ARGS]")
 		os.Exit(2)
 	}
-	if err := record(*release, *cluster, *rest, *out, flag.Args()); err != nil {
+	if err := record(*release, *cluster, *rest, *child, *out, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "record:", err)
 		os.Exit(1)
 	}
 }
 
-func record(release, cluster string, rest int, out string, ran []string) error {
+func record(release, cluster string, rest int, child bool, out string, ran []string) error {
 	ctx := context.Background()
 	runtime, err := rig.Install(ctx, release)
 	if err != nil {
@@ -62,6 +64,11 @@ func record(release, cluster string, rest int, out string, ran []string) error {
 	if said.PID != 0 {
 		pid = uint32(said.PID)
 	}
+	if child {
+		if pid, err = childOf(pid); err != nil {
+			return err
+		}
+	}
 	finder, err := discover.FinderOf(nil)
 	if err != nil {
 		return err
@@ -83,9 +90,9 @@ func record(release, cluster string, rest int, out string, ran []string) error {
 		if err != nil {
 			return err
 		}
-		r := image.Record(pid)
-		held := image.Scan(inspect.NewOver(memory.From(pid, r), lib, m), layout, pid)
-		if held.Err != nil || len(held.Devices) == 0 {
+		r := image.Record(pid, proc.ForkedFrom(m))
+		held := image.Scan(inspect.NewOver(memory.From(pid, r), lib, m), layout, pid, r.Fork())
+		if held.Err != nil || len(held.Devices) == 0 && !child {
 			fmt.Println(m.Path, held.Err)
 			continue
 		}
@@ -93,12 +100,17 @@ func record(release, cluster string, rest int, out string, ran []string) error {
 		if err != nil {
 			return err
 		}
+		i.Copies = child
 		i.Release, i.Cluster, i.Ran = release, cluster, strings.Join(ran, " ")
 		set, err := image.All()
 		if err != nil {
 			return err
 		}
-		set[fmt.Sprintf("%s on %s, %s, rest %d", release, cluster, i.Ran, rest)] = i
+		name := fmt.Sprintf("%s on %s, %s, rest %d", release, cluster, i.Ran, rest)
+		if child {
+			name += ", the child"
+		}
+		set[name] = i
 		var b bytes.Buffer
 		if err := image.Write(&b, set); err != nil {
 			return err
@@ -112,4 +124,13 @@ func record(release, cluster string, rest int, out string, ran []string) error {
 		return nil
 	}
 	return errors.New("it holds no devices")
+}
+
+// childOf returns the only child of a process.
+func childOf(pid uint32) (child uint32, err error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err == nil {
+		_, err = fmt.Sscan(string(b), &child)
+	}
+	return child, err
 }
