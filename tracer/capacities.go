@@ -90,7 +90,11 @@ func (ds *devices) capacities(p *traced, now bool) {
 		}
 		if u.why != nil && len(d.chips) == 0 && u.age() >= settle {
 			// Sooner, the device or its process may just be ending.
-			p.noticeOnce(ds.core, u.why)
+			if p.SaysClosed(address) {
+				p.doubtOnce() // it has closed unseen, which a comparison finds
+			} else {
+				p.noticeOnce(ds.core, u.why)
+			}
 			u.why = nil
 		}
 		if !u.again(opening) {

@@ -77,7 +77,8 @@ type reading struct {
 	capacities map[uint64]aggregator.Capacity
 	// traces says why buffers may be younger than traces from before, or is nil. Filled only at the first scan.
 	traces error
-	// closed are devices that were known when it began and are not open. Filled only after events were lost.
+	// closed are devices that were known when it began and are not open: of those without known chips, and of all after
+	// events were lost.
 	closed []uint64
 	tries  int
 	began  time.Time

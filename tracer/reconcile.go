@@ -74,10 +74,15 @@ func (cs *comparisons) begin(rd *reading) {
 	rd.fork, rd.since = cs.forks.forkOf(p), proc.Now()
 	rd.others, rd.open = slices.Clone(p.others), nil
 	in, layout, of, chips := p.patient, p.of.layout, p.of, p.chips
-	lossy := rd.lost != p.reconciliation.lost
+	lossy, isClosed := rd.lost != p.reconciliation.lost, in.SaysClosed
+	if lossy {
+		isClosed = in.IsClosed
+	}
 	var devices, meshes []uint64
 	for device, d := range p.devices.described() {
-		if lossy { // records of closing may be among the lost ones
+		// Records of closing may be among the lost ones. A device that was gone before it was read may have closed with
+		// another, and then no probe was hit.
+		if lossy || len(d.chips) == 0 {
 			devices = append(devices, device)
 		}
 		if d.mesh {
@@ -93,7 +98,6 @@ func (cs *comparisons) begin(rd *reading) {
 			if rd.err == nil {
 				rd.result.Scan.TotalsDisagree = chips.By(in).TotalsDisagree(rd.result)
 			}
-			rd.closed = slices.DeleteFunc(devices, func(d uint64) bool { return !in.IsClosed(d) })
 			for i, o := range rd.others {
 				if holds, err := o.patient.HoldsDevices(); holds {
 					rd.open = append(rd.open, i)
@@ -102,6 +106,7 @@ func (cs *comparisons) begin(rd *reading) {
 				}
 			}
 		}
+		rd.closed = slices.DeleteFunc(devices, func(d uint64) bool { return !isClosed(d) })
 		switch {
 		case rd.err != nil:
 		case rd.first || lossy:

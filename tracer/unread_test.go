@@ -186,3 +186,29 @@ func TestDeviceThatIsGoneBeforeItIsRead(t *testing.T) {
 		return s.Exact() && s.Buffers.Is(0) && len(s.Chips) == 0
 	})
 }
+
+// A mesh that is gone before it is read, and that no record says has closed, has closed, also while other meshes that
+// could have closed it stay open: it does not stay marked, and no notice says that its chips are unknown.
+func TestDeviceThatIsGoneUnseenBeforeItIsRead(t *testing.T) {
+	t.Parallel()
+	p := fixture.User(t, fixture.LayoutB)
+	tr := start(t, Options{PIDs: []uint32{p.PID}})
+	fixture.Do(t, p, "mesh 0 1 2")
+	fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64")
+	tr.process(p.PID)
+	release := tr.hold(func() { fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 8256") })
+	defer release()
+	fixture.Do(t, p, "mesh 4 1 2")
+	fixture.Do(t, p, "alloc 200 4 0 0 8192 1024 64")
+	fixture.Do(t, p, "destroy 4")
+	fixture.Do(t, p, "vanish 4")
+	release()
+	if s := tr.process(p.PID); s.Exact() {
+		t.Errorf("nothing is marked: %+v", s.Chips)
+	}
+	tr.await("it is closed", func() bool {
+		s, _ := tr.lookup(p.PID)
+		return s.Exact() && s.Buffers.Is(2) && len(s.Chips) == 2
+	})
+	tr.noticed()
+}

@@ -96,6 +96,9 @@ func (in *Inspector) IsOpen(device uint64) bool { return mayBeOpen(in.view(), de
 // be read now, it returns false.
 func (in *Inspector) IsClosed(device uint64) bool { return isClosed(in.view(), device) }
 
+// SaysClosed does what IsClosed does, except that unmapped memory says nothing.
+func (in *Inspector) SaysClosed(device uint64) bool { return saysClosed(in.view(), device) }
+
 // Within reports whether a device is a submesh of a mesh, or of one of its submeshes.
 func (in *Inspector) Within(device, mesh uint64) bool { return isWithin(in.view(), device, mesh) }
 
