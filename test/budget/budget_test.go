@@ -34,10 +34,11 @@ var budget = map[string]int{
 const longest = 120
 
 func TestBudget(t *testing.T) {
-	over := map[string]int{}
-	note := func(measure, what string, n int) {
+	over, places := map[string]int{}, map[string][]string{}
+	note := func(measure, what string, n int, at ...string) {
 		if n > budget[measure] {
 			over[measure+"\t"+what] = n
+			places[measure+"\t"+what] = at
 		}
 	}
 	const mode = packages.NeedName | packages.NeedFiles | packages.NeedSyntax | packages.NeedTypes |
@@ -54,20 +55,31 @@ func TestBudget(t *testing.T) {
 			t.Fatal(e)
 		}
 		folder := strings.TrimPrefix(p.PkgPath, "tt-memtrace/")
-		note("files of a package", folder, len(p.GoFiles))
-		note("files in a cycle", folder, largestCycle(references(p)))
-		note("lines over 120", folder, longLines(t, filepath.Join("../..", folder)))
+		note("files of a package", folder, len(p.GoFiles), folder)
+		note("files in a cycle", folder, largestCycle(references(p)), folder)
+		long := longLines(t, folder)
+		note("lines over 120", folder, len(long), long...)
 		methods, files := methodsOf(p)
 		for name, n := range methods {
-			note("methods of a type", folder+"."+name, n)
-			note("files of a type", folder+"."+name, files[name])
+			note("methods of a type", folder+"."+name, n, declared(p, folder, name))
+			note("files of a type", folder+"."+name, files[name], declared(p, folder, name))
 		}
 	}
-	compare(t, over)
+	compare(t, over, places)
 }
 
-// compare holds what is over the budget to the list of what exceeds it.
-func compare(t *testing.T, over map[string]int) {
+// declared returns the file and line at which a type is declared.
+func declared(p *packages.Package, folder, name string) string {
+	o := p.Types.Scope().Lookup(name)
+	if o == nil {
+		return folder
+	}
+	at := p.Fset.Position(o.Pos())
+	return fmt.Sprintf("%s:%d", filepath.Join(folder, filepath.Base(at.Filename)), at.Line)
+}
+
+// compare holds what is over the budget to the list of what exceeds it. places has the files and lines of each.
+func compare(t *testing.T, over map[string]int, places map[string][]string) {
 	t.Helper()
 	const file = "over.txt"
 	text, err := os.ReadFile(file)
@@ -90,8 +102,9 @@ func compare(t *testing.T, over map[string]int) {
 		fmt.Fprintf(&now, "%s\t= %d\n", what, over[what])
 		if was, ok := listed[what]; !ok || over[what] > was {
 			measure, _, _ := strings.Cut(what, "\t")
-			t.Errorf("%s: %d, the budget is %d, and test/budget/%s allows %d",
-				strings.ReplaceAll(what, "\t", ": "), over[what], budget[measure], file, listed[what])
+			t.Errorf("%s: %d, the budget is %d, and test/budget/%s allows %d; here:\n%s",
+				strings.ReplaceAll(what, "\t", ": "), over[what], budget[measure], file, listed[what],
+				strings.Join(places[what], "\n"))
 			grown = true
 		}
 	}
@@ -200,9 +213,10 @@ func largestCycle(to map[string][]string) (largest int) {
 	return largest
 }
 
-func longLines(t *testing.T, folder string) (n int) {
+// longLines returns the file and line of each line of a folder that is too long.
+func longLines(t *testing.T, folder string) (places []string) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
+	files, err := filepath.Glob(filepath.Join("../..", folder, "*.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,16 +228,18 @@ func longLines(t *testing.T, folder string) (n int) {
 		if bytes.HasPrefix(text, []byte("// Code generated ")) {
 			continue
 		}
+		number := 0
 		for line := range strings.Lines(string(text)) {
+			number++
 			if line = strings.TrimRight(line, "\n"); strings.HasPrefix(line, "//go:generate ") {
 				continue // it cannot be wrapped
 			}
 			if utf8.RuneCountInString(line)+3*strings.Count(line, "\t") > longest {
-				n++
+				places = append(places, fmt.Sprintf("%s:%d", filepath.Join(folder, filepath.Base(file)), number))
 			}
 		}
 	}
-	return n
+	return places
 }
 
 func TestLargestCycle(t *testing.T) {
