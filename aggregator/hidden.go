@@ -88,18 +88,59 @@ func (p *ProcessSnapshot) show() {
 	p.Unsafe = UnsafeUsage{
 		exact.Of(u.Buffers), exact.Of(u.Bytes), exact.Of(u.Overlapping), exact.Of(u.OverlappingBytes), exact.Of(c.Unsafe),
 	}
-	seen := func(n uint64, missed bool) exact.Quantity { return exact.Sum(n, !c.AtLeast && !missed) }
-	ends := exact.Exact
-	if c.MissedCalls {
-		ends = exact.Uncertain
+	p.Counters = ProcessCounters{UnmatchedFrees: c.UnmatchedFrees, Replaced: c.Replaced, Odd: c.Odd}
+	for _, row := range counterRows {
+		q := exact.Sum(row.tally(c), !c.AtLeast)
+		if row.missed(c) {
+			q = q.Doubted(row.afterMiss)
+		}
+		*row.shown(&p.Counters) = q
 	}
-	p.Counters = ProcessCounters{
-		Allocs: seen(c.Allocs, c.MissedCalls),
-		Frees:  seen(c.Frees, false).Doubted(ends), ImplicitFrees: seen(c.ImplicitFrees, false).Doubted(ends),
-		Launches: seen(c.Launches, c.MissedLaunches), UnknownLaunches: seen(c.UnknownLaunches, c.MissedLaunches),
-		Replays:        seen(c.Replays, c.MissedLaunches),
-		UnmatchedFrees: c.UnmatchedFrees, Replaced: c.Replaced, Odd: c.Odd,
-	}
+}
+
+// counterRow is a counter of a process: show makes what outputs have of what the accounts count, and hide doubts it.
+type counterRow struct {
+	tally func(*ProcessTally) uint64
+	shown func(*ProcessCounters) *exact.Quantity
+	// missed reports whether some of what it counts was missed, and afterMiss is its bound then.
+	missed    func(*ProcessTally) bool
+	afterMiss exact.Bound
+	// affects is what a reason must affect to make the counter a lower bound.
+	affects exact.Affects
+}
+
+func missedCalls(c *ProcessTally) bool    { return c.MissedCalls }
+func missedLaunches(c *ProcessTally) bool { return c.MissedLaunches }
+
+var counterRows = []counterRow{
+	{
+		func(c *ProcessTally) uint64 { return c.Allocs }, func(c *ProcessCounters) *exact.Quantity { return &c.Allocs },
+		missedCalls, exact.AtLeast, exact.AffectsCalls,
+	},
+	{
+		func(c *ProcessTally) uint64 { return c.Frees }, func(c *ProcessCounters) *exact.Quantity { return &c.Frees },
+		missedCalls, exact.Uncertain, exact.AffectsCalls,
+	},
+	{
+		func(c *ProcessTally) uint64 { return c.ImplicitFrees },
+		func(c *ProcessCounters) *exact.Quantity { return &c.ImplicitFrees },
+		missedCalls, exact.Uncertain, exact.AffectsCalls,
+	},
+	{
+		func(c *ProcessTally) uint64 { return c.Launches },
+		func(c *ProcessCounters) *exact.Quantity { return &c.Launches },
+		missedLaunches, exact.AtLeast, exact.AffectsLaunches,
+	},
+	{
+		func(c *ProcessTally) uint64 { return c.UnknownLaunches },
+		func(c *ProcessCounters) *exact.Quantity { return &c.UnknownLaunches },
+		missedLaunches, exact.AtLeast, exact.AffectsLaunches,
+	},
+	{
+		func(c *ProcessTally) uint64 { return c.Replays },
+		func(c *ProcessCounters) *exact.Quantity { return &c.Replays },
+		missedLaunches, exact.AtLeast, exact.AffectsLaunches,
+	},
 }
 
 // Hide makes unknown or a lower bound what the reasons leave uncertain. It is for snapshots that are made by hand.
@@ -159,18 +200,10 @@ func (p *ProcessSnapshot) hide() {
 	p.Buffers = p.Buffers.Unseen(p.Hidden.Buffers)
 	c, u := &p.Counters, &p.Unsafe
 	unseen(p.HidesUnsafe(), &u.Buffers, &u.Bytes, &u.Overlapping, &u.OverlappingBytes, &u.Found)
-	for _, of := range []struct {
-		missed exact.Affects
-		list   []*exact.Quantity
-	}{
-		{exact.AffectsCalls, []*exact.Quantity{&c.Allocs, &c.Frees, &c.ImplicitFrees}},
-		{exact.AffectsLaunches, []*exact.Quantity{&c.Launches, &c.UnknownLaunches, &c.Replays}},
-	} {
-		some := p.Info.Source == Sampled || p.Info.Source == Traced && (p.Info.Late || Affected(p.Reasons, of.missed))
-		for _, q := range of.list {
-			if some {
-				*q = q.Doubted(exact.AtLeast)
-			}
+	for _, row := range counterRows {
+		if p.Info.Source == Sampled || p.Info.Source == Traced && (p.Info.Late || Affected(p.Reasons, row.affects)) {
+			q := row.shown(c)
+			*q = q.Doubted(exact.AtLeast)
 		}
 	}
 	if p.Info.Source == FromSharedMemory {

@@ -43,3 +43,52 @@ func TestShownNumbersAreQuantities(t *testing.T) {
 	}
 	walk("Snapshot", reflect.TypeFor[Snapshot]())
 }
+
+// Each counter that a process shows has a row: show fills it from the tally of the same name, and hide doubts it. A
+// counter without a row would stay unknown, and one with a wrong row would show another's number.
+func TestEveryCounterHasARow(t *testing.T) {
+	var tally ProcessTally
+	counted := reflect.ValueOf(&tally).Elem()
+	for i := range counted.NumField() {
+		if f := counted.Field(i); f.Kind() == reflect.Uint64 {
+			f.SetUint(uint64(100 + i))
+		}
+	}
+	rows := 0
+	shown := reflect.TypeFor[ProcessCounters]()
+	for i := range shown.NumField() {
+		f := shown.Field(i)
+		if f.Type != reflect.TypeFor[exact.Quantity]() {
+			continue
+		}
+		rows++
+		want := counted.FieldByName(f.Name)
+		if !want.IsValid() {
+			t.Errorf("%s has no tally of the same name", f.Name)
+			continue
+		}
+		p := ProcessSnapshot{Info: Process{Source: Traced}, counters: tally}
+		p.show()
+		q := reflect.ValueOf(&p.Counters).Elem().Field(i).Addr().Interface().(*exact.Quantity)
+		if !q.Is(want.Uint()) {
+			t.Errorf("%s is shown as %v, not %d", f.Name, *q, want.Uint())
+		}
+		p.Info.Late = true
+		p.hide()
+		if q.Doubt() != exact.AtLeast {
+			t.Errorf("%s of a process that is attached late is shown as %v", f.Name, *q)
+		}
+		for _, missed := range []ProcessTally{{MissedCalls: true}, {MissedLaunches: true}} {
+			p := ProcessSnapshot{Info: Process{Source: Traced}, counters: missed}
+			p.show()
+			q := reflect.ValueOf(&p.Counters).Elem().Field(i).Addr().Interface().(*exact.Quantity)
+			launches := strings.HasSuffix(f.Name, "Launches") || f.Name == "Replays"
+			if launches == missed.MissedLaunches && q.Doubt() != exact.Unknown {
+				t.Errorf("%s is shown as %v though some were missed", f.Name, *q)
+			}
+		}
+	}
+	if rows != len(counterRows) {
+		t.Errorf("%d counters have %d rows", rows, len(counterRows))
+	}
+}
