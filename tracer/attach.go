@@ -22,7 +22,7 @@ import (
 	"tt-memtrace/internal/watch"
 )
 
-// announcement hands the reader a process that maps the runtime.
+// announcement hands a run a process that maps the runtime.
 type announcement struct {
 	mapping proc.Mapping
 	of      *attachment
@@ -37,6 +37,8 @@ type announcement struct {
 	process aggregator.Process
 	// image is what it ran then; nil if it could not be opened. The reader does not get it.
 	image *proc.Image
+	// asked is which ask the end of the old program's records answers, if the process is known already.
+	asked uint64
 	// seen is when the process mapped something (CLOCK_MONOTONIC in ns), or watch.NotSeen. It is 0 if what the process
 	// holds has to be read, whenever that was.
 	seen uint64
@@ -53,8 +55,6 @@ type attacher struct {
 	refusals  *refusals
 	uprobes   *uprobes
 
-	// announced are processes that map the runtime.
-	announced  mailbox[announcement]
 	lastNotice atomic.Pointer[string] // about a process that was examined
 
 	// mu guards the fields below, libraries and refusals. It is held while a library is read and attached to, which can
@@ -244,17 +244,19 @@ func (ar *attacher) attach(found announcement, file mappedFile, seen uint64) (ag
 	found.late = seen == 0 || found.process.Started <= linked.ticks && mayPrecede(seen, linked.at)
 	// Under the mailbox's lock, because the reader must take in the announcement before the process's end, which
 	// watchExit requests. Before that it may have called exec, or ended and another one got its PID.
-	ar.announced.mu.Lock()
+	r := ar.env.users.run(m.PID)
+	r.announced.mu.Lock()
 	lives, _, err := ar.watchExit(m.PID)
 	lives = lives && (found.image == nil || found.image.Runs())
 	if found.image = nil; lives {
-		ar.announced.list = append(ar.announced.list, found)
+		r.announced.list = append(r.announced.list, found)
 	}
-	ar.announced.mu.Unlock()
+	r.announced.mu.Unlock()
 	if !lives {
 		return again, err
 	}
-	return again, ar.reader.Flush()
+	r.in.rouse()
+	return again, nil
 }
 
 // mayPrecede reports whether a process may have mapped the library before a time (CLOCK_MONOTONIC in ns). seen is as in

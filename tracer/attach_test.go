@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -368,16 +367,11 @@ func TestExecBeforeItIsFound(t *testing.T) {
 			}
 			fixture.Do(t, p, "%sexec", prefix)
 			use(t, p, prefix, after)
-			announced := func() bool {
-				tr.tracer.attacher.announced.mu.Lock()
-				defer tr.tracer.attacher.announced.mu.Unlock()
-				return slices.ContainsFunc(tr.tracer.attacher.announced.list, func(a announcement) bool { return a.mapping.PID == pid })
-			}
 			if name == "the reader is first" {
 				release()
 			}
 			discovers()
-			for late := time.Now().Add(patience); (name == "discovery is first" || nothing) && !announced(); {
+			for late := time.Now().Add(patience); (name == "discovery is first" || nothing) && !tr.announces(pid); {
 				if time.Now().After(late) {
 					t.Fatal("it is not found")
 				}

@@ -19,6 +19,15 @@ type core struct {
 	sink     func([]aggregator.Event)
 	batch    []aggregator.Event
 
+	in *inbox
+	// passed is up to which of its asks the BPF ring buffer was drained.
+	passed uint64
+	// announced are processes that map the runtime, verdicts say which use a library that is not traced, and suspects are
+	// to be compared soon.
+	announced mailbox[announcement]
+	verdicts  mailbox[verdict]
+	suspects  mailbox[uint32]
+
 	processes processes
 	// kinds says what is done with each kind of record.
 	kinds    [bpf.MemtraceTtKindTT_KINDS]recordKind
@@ -73,6 +82,7 @@ func featuresThat[T any](c *core) iter.Seq[T] {
 // are still unknown: see raiseMissed.
 func (c *core) raiseOnAll(code exact.ReasonCode) {
 	c.raised[code] = momentNow()
+	c.history.raise(code, c.raised[code])
 	for pid := range c.processes.each() {
 		c.raise(nowOf(pid), code)
 	}
@@ -111,6 +121,12 @@ func (c *core) unreadOf(p *traced) {
 	if rel := c.processes.get(p.mapping.PID).relations; rel != nil && len(rel.programs) > 0 {
 		p.unreadParts++
 	}
+}
+
+// mine reports whether a process belongs to this run.
+func (c *core) mine(pid uint32) bool {
+	r := c.users.run(pid)
+	return r == nil || r.core == c
 }
 
 // isTraced reports whether a process was found to map a traced library.

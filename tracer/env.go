@@ -2,6 +2,7 @@ package tracer
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,16 +41,28 @@ type env struct {
 	watched    watched
 	unexamined unexamined
 	filled     filled
-	failed     atomic.Uint64 // attachments that failed
+	users      users
+	targets    targets
+	// over is set when all of Options.PIDs have ended.
+	over atomic.Bool
+	// openings counts the runs in which a device is opening whose chips are unknown.
+	openings atomic.Int32
+	// queued counts the bytes of records that wait for a run. unqueued counts, by kind, those that found no room.
+	queued   atomic.Int64
+	unqueued [bpf.MemtraceTtKindTT_KINDS]atomic.Uint64
+	history  lossHistory
+	// interpreters counts the interpreters that the BPF programs got. It distinguishes code objects of processes whose
+	// PID and addresses can be the same.
+	interpreters atomic.Uint64
+	failed       atomic.Uint64 // attachments that failed
 	// unreserved counts allocations whose reserved size was neither computed nor probed.
 	unreserved atomic.Uint64
 	// sendStacks is what the user wants; the reader passes changes on to the BPF programs.
 	sendStacks atomic.Bool
 	freeing    *time.Timer // returns freed memory to the kernel
 
-	// syncs are closed once all that happened before has reached the sink. suspects are processes to compare soon.
-	syncs    mailbox[chan struct{}]
-	suspects mailbox[uint32]
+	// syncs are closed once all that happened before has reached the sink.
+	syncs mailbox[chan struct{}]
 }
 
 // scope returns the PID for which probes are attached that see a process; 0 is all processes.
@@ -62,6 +75,13 @@ func (e *env) scope(pid uint32) uint32 {
 
 // catchesUp notes that the reader has read everything.
 func (e *env) catchesUp() { e.caughtUp.Store(proc.Now()) }
+
+// wakeDrain has the drain begin another pass.
+func (e *env) wakeDrain() {
+	if e.reader != nil {
+		_ = e.reader.Flush() // fails if tracing has ended
+	}
+}
 
 // scheduleFreeOSMemory returns memory to the kernel at the next pause. Reading files and processes leaves behind
 // several times what is kept of them, and the heap by itself shrinks slowly.
@@ -115,6 +135,13 @@ func (m *mailbox[T]) take() []T {
 	list := m.list
 	m.list = nil
 	return list
+}
+
+// keep takes out of the mailbox what is not to be kept.
+func (m *mailbox[T]) keep(keep func(T) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.list = slices.DeleteFunc(m.list, func(v T) bool { return !keep(v) })
 }
 
 // empty reports whether nothing is in the mailbox.
@@ -246,8 +273,16 @@ func (u *unexamined) take(pid uint32) bool {
 // filled counts entries that the reader sees while it walks a table.
 type filled struct{ launches atomic.Uint64 }
 
-// Counters sums the BPF programs' counters over all CPUs.
+// Counters sums the BPF programs' counters over all CPUs. Lost includes records that found no room later.
 func (e *env) Counters() (bpf.MemtraceTtCounters, error) {
+	c, err := e.kernelCounters()
+	for kind := range e.unqueued {
+		c.Lost[kind] += e.unqueued[kind].Load()
+	}
+	return c, err
+}
+
+func (e *env) kernelCounters() (bpf.MemtraceTtCounters, error) {
 	var sum bpf.MemtraceTtCounters
 	var each []bpf.MemtraceTtCounters
 	if err := e.objects.Counters.Lookup(uint32(0), &each); err != nil {

@@ -53,6 +53,14 @@ func (tr *trace) hold(event func()) (release func()) {
 	return sync.OnceFunc(func() { close(h.release) })
 }
 
+// announces reports whether a process was found whose announcement still waits for its run.
+func (tr *trace) announces(pid uint32) bool {
+	r := tr.tracer.users.run(pid)
+	r.announced.mu.Lock()
+	defer r.announced.mu.Unlock()
+	return slices.ContainsFunc(r.announced.list, func(a announcement) bool { return a.mapping.PID == pid })
+}
+
 func needRights(t *testing.T) {
 	t.Helper()
 	if err := CheckRights(); err != nil {

@@ -75,6 +75,9 @@ func (ls *launches) read() {
 		for i := range n {
 			key := ls.launchKeys[i]
 			pid := uint32(key.Pid)
+			if !ls.mine(pid) {
+				continue // another run reads it
+			}
 			if ls.endedBefore(pid, ls.launchValues[i].Last) || !ls.isTraced(pid) && CheckPID(pid) != nil {
 				ls.objects.Launches.Delete(key) // the process ended, perhaps before it was watched
 				continue

@@ -2,6 +2,7 @@ package tracer
 
 import (
 	"maps"
+	"sync"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/aggregator/exact"
@@ -14,8 +15,15 @@ import (
 type losses struct {
 	*core
 	forks *forks
-	// counted and countedAt are when they were last read.
-	counted   interval
+	// counted is when they were last read.
+	counted interval
+	lossCounts
+	// unqueued is how many of the lost ones found no room in the run's inbox.
+	unqueued uint64
+}
+
+// lossCounts are counters of losses, as they were when they were last read.
+type lossCounts struct {
 	countedAt uint64
 	// lossCounted is when a loss was last found, in proc.Ticks.
 	lossCounted uint64
@@ -27,56 +35,111 @@ type losses struct {
 	lostUncounted uint64
 }
 
+// lossHistory is what a run that begins has to know of earlier losses.
+type lossHistory struct {
+	mu     sync.Mutex
+	counts lossCounts
+	raised map[exact.ReasonCode]moment
+	// reported is how many lost records were reported, each once, whichever run finds it.
+	reported uint64
+}
+
+// now returns the counts of the last loss, and sets the reasons that were raised for losses.
+func (h *lossHistory) now(raised *map[exact.ReasonCode]moment) lossCounts {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	*raised = map[exact.ReasonCode]moment{}
+	maps.Copy(*raised, h.raised)
+	return h.counts
+}
+
+func (h *lossHistory) raise(code exact.ReasonCode, when moment) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.raised == nil {
+		h.raised = map[exact.ReasonCode]moment{}
+	}
+	h.raised[code] = when
+}
+
+// report returns how many of the lost records were not reported yet, which is then done.
+func (h *lossHistory) report(counts lossCounts) (unreported uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if counts.lost != h.counts.lost {
+		h.counts = counts
+	}
+	unreported = max(counts.lost, h.reported) - h.reported
+	h.reported += unreported
+	return unreported
+}
+
 func (lo *losses) records() []recordKind {
 	return []recordKind{takes(bpf.MemtraceTtKindTT_UNREAD, lo.unread)}
 }
 
-// due emits how many records found the BPF ring buffer full since the last call.
+// due emits how many records were lost since the last call: they found the BPF ring buffer full, or the run's inbox.
 func (lo *losses) due(now bool) {
 	if !lo.counted.due(lossEvery, now) {
 		return
 	}
-	since, to := lo.countedAt, proc.Now()
-	c, err := lo.Counters()
+	before := lo.lossCounts
+	c, err := lo.kernelCounters()
 	if err != nil {
 		return
 	}
-	lo.countedAt = to
-	var lost, parts, unreadParts uint64
-	for kind := range lo.kinds {
-		if lo.kinds[kind].parts {
-			parts += c.Lost[kind]
-			unreadParts += c.Unread[kind]
-		}
+	found := lo.history.report(lo.count(&c))
+	var own uint64
+	for kind, n := range lo.in.losses() {
+		c.Lost[kind] += n
 		if !lo.kinds[kind].spare {
-			lost += c.Lost[kind]
+			own += n
 		}
 	}
-	// Unread records are counted by their kind even if the TT_UNREAD record was lost.
-	unreadLost := c.Lost[bpf.MemtraceTtKindTT_UNREAD]
-	parts += min(unreadLost, unreadParts)
-	if lost > lo.lost {
-		lo.emit(nowOf(0), aggregator.Event{Kind: aggregator.Lost, Count: lost - lo.lost})
-		lo.lost, lo.lostParts = lost, parts
+	found += own - lo.unqueued
+	lo.unqueued, lo.lossCounts = own, lo.count(&c)
+	if found > 0 {
+		lo.emit(nowOf(0), aggregator.Event{Kind: aggregator.Lost, Count: found})
+	}
+	if lo.lost == before.lost {
+		lo.lostParts, lo.lossCounted = before.lostParts, before.lossCounted
+	} else {
 		for _, p := range lo.processes.each() { // it is unknown whose events were lost
 			p.doubt()
 			p.allocators.forgetBanks() // the end of an allocator may be lost
 		}
-		lo.forks.search.lost, lo.lossCounted = true, proc.Ticks()
+		lo.forks.search.lost = true
 	}
 	lo.forks.findLostForks(now)
-	if uncounted := min(unreadLost, c.Uncounted); uncounted > lo.lostUncounted {
-		lo.lostUncounted = uncounted
+	if lo.lostUncounted > before.lostUncounted {
 		lo.raiseOnAll(exact.ReasonLaunchesUncounted)
 	}
-	for kind := range lo.kinds {
-		if n := c.Lost[kind] + min(unreadLost, c.Unread[kind]); n > lo.missed[kind] {
-			lo.missed[kind] = n
-			if missed := lo.kinds[kind].missed; missed != nil {
-				missed(span{since, proc.Now()})
-			}
+	for kind, n := range lo.lossCounts.missed {
+		if missed := lo.kinds[kind].missed; missed != nil && n > before.missed[kind] {
+			missed(span{before.countedAt, proc.Now()})
 		}
 	}
+}
+
+// count sums up the counters.
+func (lo *losses) count(c *bpf.MemtraceTtCounters) lossCounts {
+	sum := lossCounts{countedAt: proc.Now(), lossCounted: proc.Ticks()}
+	var unreadParts uint64
+	// Unread records are counted by their kind even if the TT_UNREAD record was lost.
+	unreadLost := c.Lost[bpf.MemtraceTtKindTT_UNREAD]
+	for kind := range lo.kinds {
+		if lo.kinds[kind].parts {
+			sum.lostParts += c.Lost[kind]
+			unreadParts += c.Unread[kind]
+		}
+		if !lo.kinds[kind].spare {
+			sum.lost += c.Lost[kind]
+		}
+		sum.missed[kind] = c.Lost[kind] + min(unreadLost, c.Unread[kind])
+	}
+	sum.lostParts += min(unreadLost, unreadParts)
+	sum.lostUncounted = min(unreadLost, c.Uncounted)
+	return sum
 }
 
 // unread handles that a probe could not read, or only in part, what it was to send.
@@ -141,11 +204,17 @@ func (lo *losses) missing(p *traced) (events, parts uint64) {
 
 // missedEnds finds processes that ended or called exec. Their records are lost, and nothing reports them again.
 func (lv *lives) missedEnds(span) {
-	pids := maps.Clone(lv.targets)
+	pids := map[uint32]bool{}
+	for _, pid := range lv.targets.list() {
+		pids[pid] = lv.mine(pid)
+	}
 	for pid := range lv.processes {
 		pids[pid] = true
 	}
-	for pid := range pids {
+	for pid, own := range pids {
+		if !own {
+			continue
+		}
 		from := nowOf(pid)
 		p, known := lv.processes.traced(pid)
 		if _, started, err := proc.Name(pid); !proc.Alive(pid) || err == nil && known && started != p.start.Started {

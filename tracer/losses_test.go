@@ -2,7 +2,6 @@ package tracer
 
 import (
 	"os"
-	"slices"
 	"testing"
 	"time"
 
@@ -157,12 +156,7 @@ func TestLostExecOfWhatIsFoundAgain(t *testing.T) {
 	fixture.Do(t, loud, "storm 0 1 20000 0")
 	fixture.Do(t, execs, "exec")
 	fixture.Do(t, execs, "open %s", library)
-	found := func() bool {
-		tr.tracer.attacher.announced.mu.Lock()
-		defer tr.tracer.attacher.announced.mu.Unlock()
-		return slices.ContainsFunc(tr.tracer.attacher.announced.list, func(a announcement) bool { return a.mapping.PID == execs.PID })
-	}
-	for late := time.Now().Add(patience); !found(); {
+	for late := time.Now().Add(patience); !tr.announces(execs.PID); {
 		if time.Now().After(late) {
 			t.Fatal("it is not found")
 		}

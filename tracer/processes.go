@@ -25,12 +25,10 @@ type lives struct {
 	losses      *losses
 	stacks      *stacks
 
-	// targets are the PIDs of Options that still live.
-	targets map[uint32]bool
 	// later are announcements of processes that are already known: their exec may still be in the ring.
 	later []announcement
-	// ended are processes that ended before they were examined. Their last records are already in the ring.
-	ended []uint32
+	// ended are processes that ended before they were examined, with the ask that the end of their records answers.
+	ended []endedEarly
 	// unknownEnds are ends of a command's processes that were never announced.
 	unknownEnds []unknownEnd
 	// ends are ends of processes whose remaining state is still to be dropped (see leave).
@@ -83,7 +81,10 @@ func (lv *lives) exits(from origin, how *aggregator.Exit) {
 	if !known || p.found <= from.time {
 		lv.end(from, how)
 	}
-	delete(lv.targets, from.pid)
+	if lv.targets.ended(from.pid) {
+		lv.over.Store(true)
+		lv.wakeDrain()
+	}
 	if p := lv.processes[from.pid]; p != nil {
 		p.execed = 0
 		lv.processes.drop(from.pid)
@@ -157,21 +158,46 @@ func (lv *lives) end(from origin, how *aggregator.Exit) {
 	lv.copiesAreOwn(from)
 }
 
-// over reports whether every process of Options.PIDs has ended.
-func (lv *lives) over() bool { return len(lv.opts.PIDs) > 0 && len(lv.targets) == 0 }
-
 // announcements adds the processes that attaching announced.
 func (lv *lives) announcements() {
 	lv.judged()
-	list := lv.attacher.announced.take()
+	list := lv.announced.take()
 	lv.joinUnexamined()
 	for _, a := range list {
 		if lv.isTraced(a.mapping.PID) {
+			a.asked = lv.in.ask()
 			lv.later = append(lv.later, a)
 		} else {
 			lv.add(a, proc.Now())
 		}
 	}
+}
+
+// knownAgain adds the announced processes that were known before, now that the records of their old programs are read.
+func (lv *lives) knownAgain() {
+	lv.later = slices.DeleteFunc(lv.later, func(a announcement) bool {
+		if a.asked > lv.passed {
+			return false
+		}
+		lv.add(a, proc.Now())
+		return true
+	})
+}
+
+// endedEarly is a process that had ended when one of its records was read, and whose end is not reported.
+type endedEarly struct {
+	pid   uint32
+	asked uint64
+}
+
+// foundEnded ends such processes, once all their records are read.
+func (lv *lives) foundEnded() {
+	lv.ended = slices.DeleteFunc(lv.ended, func(e endedEarly) bool {
+		if e.asked <= lv.passed {
+			lv.gone(nowOf(e.pid))
+		}
+		return e.asked <= lv.passed
+	})
 }
 
 // add adds a process that was found. It returns false if the process has ended or called exec since.
@@ -311,7 +337,7 @@ func (lv *lives) process(from origin, library uint8) (p *traced, known bool) {
 	if !lives {
 		// If its end is reported, that record comes after all its others and after its announcement.
 		if !reported {
-			lv.ended = append(lv.ended, from.pid)
+			lv.ended = append(lv.ended, endedEarly{from.pid, lv.in.ask()})
 		}
 		return nil, false
 	}
@@ -336,7 +362,7 @@ func (lv *lives) process(from origin, library uint8) (p *traced, known bool) {
 
 // judged marks the processes that use a library that is not traced.
 func (lv *lives) judged() {
-	for _, v := range lv.attacher.refusals.verdicts.take() {
+	for _, v := range lv.verdicts.take() {
 		if v.of == nil {
 			lv.mark(v.pid, v)
 		}

@@ -22,9 +22,15 @@ type comparisons struct {
 	losses   *losses
 	programs *programs
 	// finished are the readings that have ended.
-	finished mailbox[*reading]
+	finished mailbox[finishedReading]
 	// checked is when check last looked for processes to read.
 	checked interval
+}
+
+// finishedReading is a reading that has ended, with the ask that the end of the records from before answers.
+type finishedReading struct {
+	*reading
+	asked uint64
 }
 
 const (
@@ -120,8 +126,7 @@ func (cs *comparisons) begin(rd *reading) {
 			cs.attacher.mu.Unlock()
 		}
 		rd.at = proc.Now()
-		cs.finished.put(rd)
-		cs.reader.Flush()
+		cs.finished.put(finishedReading{rd, cs.in.ask()})
 	})
 }
 

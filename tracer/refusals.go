@@ -19,8 +19,6 @@ type refusal struct {
 type refusals struct {
 	*env
 	refused map[proc.FileID]*refusal
-	// verdicts are for the reader.
-	verdicts mailbox[verdict]
 }
 
 // refuse notes that a process maps an untraced file, until the process ends.
@@ -119,8 +117,16 @@ func (rf *refusals) judge(pid uint32) {
 	rf.tell(v)
 }
 
-// tell hands the reader a verdict.
+// tell hands a verdict to the run of its process, or to all.
 func (rf *refusals) tell(v verdict) {
-	rf.verdicts.put(v)
-	rf.reader.Flush()
+	list := []*run{nil}
+	if v.of != nil {
+		list = rf.users.all()
+	} else {
+		list[0] = rf.users.run(v.pid)
+	}
+	for _, r := range list {
+		r.verdicts.put(v)
+		r.in.rouse()
+	}
 }

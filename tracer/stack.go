@@ -12,15 +12,10 @@ import (
 
 // stacks names the stacks that are sent ahead of allocations, frees and failures.
 type stacks struct {
-	// interpreters counts the interpreters that the BPF programs got. It distinguishes code objects of processes
-	// whose PID and addresses can be the same.
-	interpreters uint64
-	files        *symbol.Files
-	processes    map[uint32]*namedStacks
+	files     *symbol.Files
+	processes map[uint32]*namedStacks
 	// sentAhead are stacks whose allocation, free or failure is not read yet.
 	sentAhead sentAhead[bpf.MemtraceTtStack]
-	// sent: the BPF programs send stacks of allocations and frees now.
-	sent bool
 }
 
 func newStacks() *stacks {
@@ -89,12 +84,11 @@ func (s *stacks) addProcess(e *env, pid uint32) {
 	if py == nil {
 		return
 	}
-	s.interpreters++
 	k := bpf.MemtraceTtPython{
 		Runtime: py.Runtime, Interpreter: py.Interpreter, Threads: py.Threads, Next: py.Next, ThreadId: py.ThreadID, Frame: py.Frame,
 		Code: py.Code, Instruction: py.Instruction, Back: py.Back, Owner: py.Owner, C_owned: py.COwned, Identity: py.Identity,
 		Filename: py.Filename, Name: py.Name, FirstLine: py.FirstLine, LineTable: py.LineTable, Ascii: py.ASCII, Compact: py.Compact,
-		Number: s.interpreters, Lasts: uint64(py.NamesLast()),
+		Number: e.interpreters.Add(1), Lasts: uint64(py.NamesLast()),
 	}
 	if py.Indirect {
 		k.Indirect = 1

@@ -251,7 +251,9 @@ func (t *Tracer) SendsStacks() bool { return t.sendStacks.Load() }
 
 // Reconcile has a process's accounts compared with its allocators soon, because an event did not fit them.
 func (t *Tracer) Reconcile(pid uint32) {
-	t.suspects.put(pid)
+	r := t.users.run(pid)
+	r.suspects.put(pid)
+	r.in.rouse()
 }
 
 // discover attaches to processes as they map the runtime. Examining a process takes far longer than reading that it

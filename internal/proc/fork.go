@@ -85,6 +85,15 @@ func forked(pid uint32) (bool, error) {
 	return err == nil && s.flags&(forkNoExec|kernelThread) == forkNoExec, err
 }
 
+// ForkParent returns the parent of a process that was forked and has not called exec since; 0 of any other.
+func ForkParent(pid uint32) uint32 {
+	s, err := stat(pid)
+	if err != nil || s.flags&forkNoExec == 0 || s.parent <= 1 {
+		return 0
+	}
+	return s.parent
+}
+
 // Folder returns the inode number of a process's /proc folder, or 0 if it is gone. The next process with the PID has
 // another one.
 func Folder(pid uint32) uint64 {
