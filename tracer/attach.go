@@ -19,8 +19,17 @@ import (
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/metal"
 	"tt-memtrace/internal/proc"
+	"tt-memtrace/internal/relay"
 	"tt-memtrace/internal/watch"
 )
+
+// mail is what other goroutines leave for a run: processes that map the runtime, verdicts which use a library that is
+// not traced, and processes to compare soon.
+type mail struct {
+	announced mailbox[announcement]
+	verdicts  mailbox[verdict]
+	suspects  mailbox[uint32]
+}
 
 // announcement hands a run a process that maps the runtime.
 type announcement struct {
@@ -54,6 +63,7 @@ type attacher struct {
 	libraries *libraries
 	refusals  *refusals
 	uprobes   *uprobes
+	runs      *relay.Users[mail]
 
 	lastNotice atomic.Pointer[string] // about a process that was examined
 
@@ -67,10 +77,12 @@ type attacher struct {
 }
 
 func newAttacher(e *env) *attacher {
+	runs := &relay.Users[mail]{}
 	return &attacher{
 		env:       e,
+		runs:      runs,
 		libraries: &libraries{env: e, libraries: map[proc.FileID]*attachment{}, numbered: map[uint32][]*attachment{}, covered: map[covering]uint64{}},
-		refusals:  &refusals{env: e, refused: map[proc.FileID]*refusal{}},
+		refusals:  &refusals{env: e, runs: runs, refused: map[proc.FileID]*refusal{}},
 		uprobes:   &uprobes{env: e, closing: make(chan struct{}, maxClosing)},
 		users:     map[proc.FileID]unix.Timespec{},
 	}
@@ -244,18 +256,18 @@ func (ar *attacher) attach(found announcement, file mappedFile, seen uint64) (ag
 	found.late = seen == 0 || found.process.Started <= linked.ticks && mayPrecede(seen, linked.at)
 	// Under the mailbox's lock, because the reader must take in the announcement before the process's end, which
 	// watchExit requests. Before that it may have called exec, or ended and another one got its PID.
-	r := ar.env.users.run(m.PID)
-	r.announced.mu.Lock()
+	in := ar.runs.Of(m.PID)
+	in.Mail.announced.mu.Lock()
 	lives, _, err := ar.watchExit(m.PID)
 	lives = lives && (found.image == nil || found.image.Runs())
 	if found.image = nil; lives {
-		r.announced.list = append(r.announced.list, found)
+		in.Mail.announced.list = append(in.Mail.announced.list, found)
 	}
-	r.announced.mu.Unlock()
+	in.Mail.announced.mu.Unlock()
 	if !lives {
 		return again, err
 	}
-	r.in.rouse()
+	in.Rouse()
 	return again, nil
 }
 

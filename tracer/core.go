@@ -9,6 +9,7 @@ import (
 	"tt-memtrace/bpf"
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/proc"
+	"tt-memtrace/internal/relay"
 )
 
 // core is what all features share: the processes, what is done with each kind of record, and the way of events to the
@@ -19,14 +20,10 @@ type core struct {
 	sink     func([]aggregator.Event)
 	batch    []aggregator.Event
 
-	in *inbox
+	in *relay.Inbox[mail]
+	*mail
 	// passed is up to which of its asks the BPF ring buffer was drained.
 	passed uint64
-	// announced are processes that map the runtime, verdicts say which use a library that is not traced, and suspects are
-	// to be compared soon.
-	announced mailbox[announcement]
-	verdicts  mailbox[verdict]
-	suspects  mailbox[uint32]
 
 	processes processes
 	// kinds says what is done with each kind of record.
@@ -125,8 +122,8 @@ func (c *core) unreadOf(p *traced) {
 
 // mine reports whether a process belongs to this run.
 func (c *core) mine(pid uint32) bool {
-	r := c.users.run(pid)
-	return r == nil || r.core == c
+	in := c.attacher.runs.Of(pid)
+	return in == nil || in == c.in
 }
 
 // isTraced reports whether a process was found to map a traced library.
@@ -188,7 +185,7 @@ func (c *core) relations(pid uint32) *relations {
 	if rel := c.processes.get(pid).relations; rel != nil {
 		return rel
 	}
-	return c.processes.relate(pid, memory.FilesOf(pid).Hurried())
+	return c.processes.relate(pid, memory.FilesOf(pid))
 }
 
 func (c *core) flush() {

@@ -106,7 +106,7 @@ func bytesOf[T any](v *T) []byte {
 func TestReadingABufferAllocatesNothing(t *testing.T) {
 	const pid, device, allocator, buffer = 7, 0x100, 0x101, 0x200
 	accounts := aggregator.New()
-	r := newRun(newAttacher(&env{}), func(events []aggregator.Event) {
+	r := runOf(newAttacher(&env{}), func(events []aggregator.Event) {
 		for i := range events {
 			accounts.Apply(&events[i])
 		}

@@ -96,18 +96,34 @@ func (t *Tracer) Refused() int {
 	return n
 }
 
-// Behind returns the age of the newest event read while other events wait; 0 if none waits. It may be called from any
-// goroutine, at any time.
+// Behind returns for how long events have waited to be taken in; 0 if none waits. It may be called from any goroutine,
+// at any time.
 func (t *Tracer) Behind() time.Duration {
 	l := lag{time.Duration(t.caughtUp.Load()), time.Duration(t.newest.Load())}
-	waiting, _ := t.Backlog()
-	return l.of(proc.Monotonic(), waiting > 0)
+	behind := l.of(proc.Monotonic(), t.inRing() > 0)
+	for _, in := range t.attacher.runs.All() {
+		_, since, _ := in.Waiting()
+		behind = max(behind, since)
+	}
+	return behind
 }
 
-// lag says how far behind the reader is. No single clock shows that: after a quiet hour the newest event is an hour
-// old when the next one arrives, and on a busy host something always waits. So the lag is the age of the newest event
-// read, but at most the time since the reader caught up, by reading everything or by waking up. caughtUp is 0 while
-// the reader sleeps.
+// Stuck returns for how long events have waited while the drain, or a user's run, read none; 0 if all go on. A run can
+// be behind for long because its user's processes make it wait. It may be called from any goroutine, at any time.
+func (t *Tracer) Stuck() time.Duration {
+	l := lag{time.Duration(t.caughtUp.Load()), time.Duration(t.newest.Load())}
+	stuck := l.of(proc.Monotonic(), t.inRing() > 0)
+	for _, in := range t.attacher.runs.All() {
+		_, _, still := in.Waiting()
+		stuck = max(stuck, still)
+	}
+	return stuck
+}
+
+// lag says how far behind the drain is with the BPF ring buffer. No single clock shows that: after a quiet hour the
+// newest event is an hour old when the next one arrives, and on a busy host something always waits. So the lag is the age of the newest event
+// read, but at most the time since the drain caught up, by reading everything or by waking up. caughtUp is 0 while it
+// sleeps.
 type lag struct{ caughtUp, newest time.Duration }
 
 func (l lag) of(now time.Duration, waiting bool) time.Duration {
@@ -117,15 +133,33 @@ func (l lag) of(now time.Duration, waiting bool) time.Duration {
 	return max(min(now-l.caughtUp, now-l.newest), 0)
 }
 
-// Backlog returns how many bytes of events wait in the BPF ring buffer, and its size; both 0 after Close. It may be
-// called from any goroutine.
+// Backlog returns how many bytes of events wait, and for how many there is room before events are lost: in the BPF ring
+// buffer or, if more wait there, for one user's run. Both are 0 after Close. It may be called from any goroutine.
 func (t *Tracer) Backlog() (waiting, size uint64) {
+	waiting, size = t.inRing(), t.ringSize()
+	for _, in := range t.attacher.runs.All() {
+		bytes, _, _ := in.Waiting()
+		waiting = max(waiting, min(uint64(bytes), size))
+	}
+	return waiting, size
+}
+
+func (t *Tracer) ringSize() uint64 {
 	t.readerMu.Lock()
 	defer t.readerMu.Unlock()
 	if t.reader == nil || t.readerClosed {
-		return 0, 0
+		return 0
 	}
-	return uint64(t.reader.AvailableBytes()), uint64(t.reader.BufferSize())
+	return uint64(t.reader.BufferSize())
+}
+
+func (t *Tracer) inRing() uint64 {
+	t.readerMu.Lock()
+	defer t.readerMu.Unlock()
+	if t.reader == nil || t.readerClosed {
+		return 0
+	}
+	return uint64(t.reader.AvailableBytes())
 }
 
 // closeReader unmaps the ring buffer.
@@ -136,4 +170,13 @@ func (t *Tracer) closeReader() {
 		t.reader.Close()
 		t.readerClosed = true
 	}
+}
+
+// Counters sums the BPF programs' counters over all CPUs. Lost includes records that found no room later.
+func (t *Tracer) Counters() (bpf.MemtraceTtCounters, error) {
+	c, err := t.kernelCounters()
+	for kind, n := range t.attacher.runs.Lost() {
+		c.Lost[kind] += n
+	}
+	return c, err
 }

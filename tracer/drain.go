@@ -6,91 +6,143 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sync/errgroup"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
+	"tt-memtrace/internal/proc"
+	"tt-memtrace/internal/relay"
 )
+
+// Run traces until the context ends or, with PIDs, until the last of them ends. Call it once. It passes events to
+// sink in batches, those of one process in order and one batch at a time; a batch is valid only during the call. It
+// calls ready once it has attached to everything that existed at the start and has read what those processes held.
+func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.Event)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, pid := range t.opts.PIDs {
+		// Do not wait for a PID that ended after it was named.
+		if proc.Alive(pid) {
+			t.targets.add(pid)
+		}
+	}
+	t.over.Store(len(t.opts.PIDs) > 0 && len(t.targets.list()) == 0)
+	d := newDrain(t.attacher, ready, sink)
+	t.attacher.runs.Begin(t.wakeDrain, d.start)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		// Announced processes are handled while start still examines others.
+		if err := t.start(); err != nil {
+			return err
+		}
+		return t.discover(ctx)
+	})
+	g.Go(func() error { return t.attacher.guarding(ctx) })
+	g.Go(func() error {
+		defer cancel()
+		defer close(t.ended)
+		defer t.caughtUp.Store(0)
+		stop := context.AfterFunc(ctx, t.wakeDrain)
+		defer stop()
+		return d.loop(ctx)
+	})
+	err := g.Wait()
+	if err == nil { // by now the watcher has read all
+		for _, r := range d.started.runs {
+			r.lives.joinUnexamined()
+			r.flush()
+		}
+	}
+	return err
+}
+
+// Sync returns once everything that happened before the call has reached the sink, or the context ends.
+func (t *Tracer) Sync(ctx context.Context) error {
+	done := make(chan struct{})
+	t.syncs.put(done)
+	if err := t.reader.Flush(); err != nil {
+		return fmt.Errorf("waking the reader: %w", err)
+	}
+	select {
+	case <-done:
+		return nil
+	case <-t.ended:
+		return nil // the reader read everything before it ended
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
 // drain takes the records out of the BPF ring buffer and hands each to the run of its process. It reads no process's
 // memory and waits for no run, so that nobody can make it late.
 type drain struct {
-	*env
-	attacher *attacher
-	sink     func([]aggregator.Event)
+	*attacher
+	sink func([]aggregator.Event)
 	// ready is nil once it was called.
 	ready func()
 	// waiting are what is to be settled after the pass that is under way.
-	waiting []*wanted
+	waiting []*relay.Wanted
 	// stacks: the BPF programs send stacks of allocations and frees now.
 	stacks bool
-	// parcels are what this pass has for each run and has not handed over yet. last caches the run of the last process.
-	parcels map[*run]*parcel
+	// parcels are the records that this pass has for each run and has not handed over yet. last caches the run of the
+	// last process.
+	parcels map[*relay.Inbox[mail]][]byte
 	last    struct {
 		pid uint32
-		run *run
+		in  *relay.Inbox[mail]
 	}
 	running sync.WaitGroup
-}
-
-// wanted is something that someone waits for. Each run settles it once nothing is left to do for what happened before.
-type wanted struct {
-	// begins: only what the processes held as tracing began has to be known.
-	begins bool
-	runs   atomic.Int32 // that have not settled it
-	done   func()
-}
-
-func (w *wanted) settle() {
-	if w.runs.Add(-1) == 0 {
-		w.done()
+	started struct {
+		sync.Mutex
+		runs []*run
 	}
 }
 
-const (
-	// handBytes of records are handed over at once.
-	handBytes = 64 << 10
-	// maxQueues bounds the records that wait for all runs together, in sizes of the BPF ring buffer. Those that wait for
-	// one run are bounded by one such size.
-	maxQueues = 8
-)
+// handBytes of records are handed over together.
+const handBytes = 64 << 10
 
 func newDrain(a *attacher, ready func(), sink func([]aggregator.Event)) *drain {
 	var mu sync.Mutex // the sink's calls come one after the other
-	return &drain{env: a.env, attacher: a, ready: ready, parcels: map[*run]*parcel{}, stacks: a.opts.Stacks && !a.opts.StacksPaused,
+	return &drain{
+		attacher: a, ready: ready, parcels: map[*relay.Inbox[mail]][]byte{},
+		stacks: a.opts.Stacks && !a.opts.StacksPaused,
 		sink: func(events []aggregator.Event) {
 			mu.Lock()
 			defer mu.Unlock()
 			sink(events)
-		}}
+		},
+	}
 }
 
 // start starts a run.
-func (d *drain) start() *run {
-	r := newRun(d.attacher, d.sink)
+func (d *drain) start(in *relay.Inbox[mail]) {
+	r := newRun(d.attacher, in, d.sink)
+	d.started.Lock()
+	defer d.started.Unlock()
+	d.started.runs = append(d.started.runs, r)
 	d.running.Go(r.loop)
-	return r
 }
 
 // loop drains the ring until the context ends, or all targets have ended. When it returns, the runs have ended, too.
 func (d *drain) loop(ctx context.Context) error {
 	defer func() {
-		d.users.end()
-		for _, r := range d.users.all() {
-			r.in.begin()
-			r.in.end(parcel{last: true, wanted: d.waiting})
+		d.runs.End()
+		for _, in := range d.runs.All() {
+			in.Begin()
+			in.End(relay.Parcel{Last: true, Wanted: d.waiting})
 		}
 		d.running.Wait()
 	}()
 	var record ringbuf.Record
 	empty := 0
 	for begun := false; ; {
-		// It polls the ring on a timer or, after a quiet while, sleeps until the next record. It also lets records wake it
-		// while a device opens: the device's first buffer asks for its chips, and the device may close a millisecond later.
+		// It polls the ring on a timer or, after a quiet while, sleeps until the next record. It also lets records wake
+		// it while a device opens: the device's first buffer asks for its chips, and the device may close a millisecond
+		// later.
 		idle := empty >= sleepAfter || d.openings.Load() > 0
 		sleeping := idle
 		if sleeping {
@@ -103,22 +155,22 @@ func (d *drain) loop(ctx context.Context) error {
 		if sleeping {
 			d.caughtUp.Store(0)
 		} else if d.reader.AvailableBytes() == 0 {
-			d.caught()
+			d.catchesUp()
 		}
-		started := d.started.Load() // if so, all processes of the start are announced by now
+		started := d.env.started.Load() // if so, all processes of the start are announced by now
 		if started && !begun {
 			begun = true
-			d.waiting = append(d.waiting, &wanted{begins: true, done: d.begun})
+			d.waiting = append(d.waiting, &relay.Wanted{Begins: true, Done: d.begun})
 		}
 		for _, s := range d.syncs.take() {
-			d.waiting = append(d.waiting, &wanted{done: func() { close(s) }})
+			d.waiting = append(d.waiting, &relay.Wanted{Done: func() { close(s) }})
 		}
 		if err := d.switchStacks(); err != nil {
 			return err
 		}
 		asked := false
-		for _, r := range d.users.all() {
-			asked = r.in.begin() || asked
+		for _, in := range d.runs.All() {
+			asked = in.Begin() || asked
 		}
 		// When the context ends, read once more everything that is in the ring by now.
 		done := started && (ctx.Err() != nil || d.over.Load())
@@ -132,7 +184,7 @@ func (d *drain) loop(ctx context.Context) error {
 		}
 		n, err := d.pass(&record)
 		if d.caughtUp.Load() == 0 {
-			d.caught() // it slept, and no record woke it
+			d.catchesUp() // it slept, and no record woke it
 		}
 		if idle {
 			if err := d.objects.Idle.Set(uint32(0)); err != nil {
@@ -148,20 +200,16 @@ func (d *drain) loop(ctx context.Context) error {
 		if empty++; n > 0 {
 			empty = 0
 		}
-		var settling []*wanted
+		var settling []*relay.Wanted
 		if started {
 			settling, d.waiting = d.waiting, nil
 		}
-		runs := d.users.all()
+		inboxes := d.runs.All()
 		for _, w := range settling {
-			w.runs.Store(int32(len(runs)))
+			w.Need(len(inboxes))
 		}
-		for _, r := range runs {
-			p := parcel{wanted: settling, last: done}
-			if left := d.parcels[r]; left != nil {
-				p.records = left.records
-			}
-			r.in.end(p)
+		for _, in := range inboxes {
+			in.End(relay.Parcel{Records: d.parcels[in], Wanted: settling, Last: done})
 		}
 		clear(d.parcels)
 		if done {
@@ -176,13 +224,6 @@ func (d *drain) begun() {
 	d.scheduleFreeOSMemory()
 }
 
-// caught notes that all records were read, unless some still wait for a run.
-func (d *drain) caught() {
-	if d.queued.Load() == 0 {
-		d.catchesUp()
-	}
-}
-
 // pass waits for records, then hands over what is there, but no more than the ring's size per call. So under any load
 // the runs and waiting callers get their turn between two passes.
 func (d *drain) pass(record *ringbuf.Record) (n int, err error) {
@@ -195,13 +236,13 @@ func (d *drain) pass(record *ringbuf.Record) (n int, err error) {
 			return n, err
 		}
 		if n == 0 && d.caughtUp.Load() == 0 {
-			d.caught() // it slept
+			d.catchesUp() // it slept
 		}
 		n++
 		size += len(record.RawSample) + 8 // its header in the ring
 		d.route(record.RawSample)
 		if record.Remaining == 0 {
-			d.caught()
+			d.catchesUp()
 			d.reader.SetDeadline(time.Now())
 		}
 	}
@@ -214,26 +255,24 @@ func (d *drain) route(b []byte) {
 		return
 	}
 	head := (*bpf.MemtraceTtHead)(unsafe.Pointer(&b[0]))
-	if d.last.pid != head.Pid || d.last.run == nil {
-		d.last.pid, d.last.run = head.Pid, d.users.run(head.Pid)
+	d.newest.Store(head.Time)
+	if d.last.pid != head.Pid || d.last.in == nil {
+		d.last.pid, d.last.in = head.Pid, d.runs.Of(head.Pid)
 	}
-	r := d.last.run
+	in := d.last.in
 	if bpf.MemtraceTtKind(head.Kind) == bpf.MemtraceTtKindTT_EXIT {
-		d.users.ended(head.Pid)
-		d.last.run = nil
+		d.runs.Ended(head.Pid)
+		d.last.in = nil
 	}
-	p := d.parcels[r]
-	if p == nil {
-		p = &parcel{}
-		d.parcels[r] = p
-	}
-	if !r.in.room(len(p.records), len(b), d.reader.BufferSize(), head.Kind) {
+	records := d.parcels[in]
+	if !in.Room(len(records), len(b), d.reader.BufferSize(), head.Kind) {
 		return
 	}
-	if p.records = appendRecord(p.records, b); len(p.records) >= handBytes {
-		r.in.hand(*p)
-		p.records = nil
+	if records = relay.Append(records, b); len(records) >= handBytes {
+		in.Hand(relay.Parcel{Records: records})
+		records = nil
 	}
+	d.parcels[in] = records
 }
 
 // switchStacks switches stacks of allocations and frees on or off in the BPF programs; failures always have one.

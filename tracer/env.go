@@ -2,6 +2,7 @@ package tracer
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
 
+	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/bpf"
 	"tt-memtrace/internal/discover"
 	"tt-memtrace/internal/proc"
@@ -41,15 +43,11 @@ type env struct {
 	watched    watched
 	unexamined unexamined
 	filled     filled
-	users      users
 	targets    targets
 	// over is set when all of Options.PIDs have ended.
 	over atomic.Bool
 	// openings counts the runs in which a device is opening whose chips are unknown.
 	openings atomic.Int32
-	// queued counts the bytes of records that wait for a run. unqueued counts, by kind, those that found no room.
-	queued   atomic.Int64
-	unqueued [bpf.MemtraceTtKindTT_KINDS]atomic.Uint64
 	history  lossHistory
 	// interpreters counts the interpreters that the BPF programs got. It distinguishes code objects of processes whose
 	// PID and addresses can be the same.
@@ -273,15 +271,7 @@ func (u *unexamined) take(pid uint32) bool {
 // filled counts entries that the reader sees while it walks a table.
 type filled struct{ launches atomic.Uint64 }
 
-// Counters sums the BPF programs' counters over all CPUs. Lost includes records that found no room later.
-func (e *env) Counters() (bpf.MemtraceTtCounters, error) {
-	c, err := e.kernelCounters()
-	for kind := range e.unqueued {
-		c.Lost[kind] += e.unqueued[kind].Load()
-	}
-	return c, err
-}
-
+// kernelCounters sums the BPF programs' counters over all CPUs.
 func (e *env) kernelCounters() (bpf.MemtraceTtCounters, error) {
 	var sum bpf.MemtraceTtCounters
 	var each []bpf.MemtraceTtCounters
@@ -303,3 +293,93 @@ func (e *env) kernelCounters() (bpf.MemtraceTtCounters, error) {
 	sum.Unreserved += e.unreserved.Load()
 	return sum, nil
 }
+
+// targets are the PIDs of Options that still live.
+type targets struct {
+	mu   sync.Mutex
+	left map[uint32]bool
+}
+
+func (t *targets) add(pid uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.left == nil {
+		t.left = map[uint32]bool{}
+	}
+	t.left[pid] = true
+}
+
+// ended removes a process, and reports whether it was the last.
+func (t *targets) ended(pid uint32) (last bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.left[pid] {
+		return false
+	}
+	delete(t.left, pid)
+	return len(t.left) == 0
+}
+
+func (t *targets) list() []uint32 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Keys(t.left))
+}
+
+// lossCounts are counters of losses, as they were when they were last read.
+type lossCounts struct {
+	countedAt uint64
+	// lossCounted is when a loss was last found, in proc.Ticks.
+	lossCounted uint64
+	// lost counts lost events, without those that the accounts do not need. Among these, lostParts make up programs.
+	lost, lostParts uint64
+	// missed counts, by kind, the records that were lost or could not be sent.
+	missed [bpf.MemtraceTtKindTT_KINDS]uint64
+	// lostUncounted is how many lost records may have said that a launch was not counted.
+	lostUncounted uint64
+}
+
+// lossHistory is what a run that begins has to know of earlier losses.
+type lossHistory struct {
+	mu     sync.Mutex
+	counts lossCounts
+	raised map[exact.ReasonCode]moment
+	// reported is how many lost records were reported, each once, whichever run finds it.
+	reported uint64
+}
+
+// now returns the counts of the last loss, and sets the reasons that were raised for losses.
+func (h *lossHistory) now(raised *map[exact.ReasonCode]moment) lossCounts {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	*raised = map[exact.ReasonCode]moment{}
+	maps.Copy(*raised, h.raised)
+	return h.counts
+}
+
+func (h *lossHistory) raise(code exact.ReasonCode, when moment) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.raised == nil {
+		h.raised = map[exact.ReasonCode]moment{}
+	}
+	h.raised[code] = when
+}
+
+// report returns how many of the lost records were not reported yet, which is then done.
+func (h *lossHistory) report(counts lossCounts) (unreported uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if counts.lost != h.counts.lost {
+		h.counts = counts
+	}
+	unreported = max(counts.lost, h.reported) - h.reported
+	h.reported += unreported
+	return unreported
+}
+
+// moment is one time on two clocks: the watcher's (CLOCK_MONOTONIC, ns) and the kernel's for process starts
+// (proc.Ticks).
+type moment struct{ at, ticks uint64 }
+
+func momentNow() moment { return moment{proc.Now(), proc.Ticks()} }

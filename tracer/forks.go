@@ -113,7 +113,7 @@ func (fo *forks) findForks(of ...proc.Mapping) {
 			s.mu.Unlock()
 			if len(list) == 0 {
 				if awaited {
-					fo.in.rouse()
+					fo.in.Rouse()
 				}
 				return
 			}
@@ -134,7 +134,9 @@ func (fo *forks) findForks(of ...proc.Mapping) {
 				wanted[place{m.ID, m.Base}] = true
 			}
 			pids, _ := proc.PIDs() // without /proc nothing can be traced
-			pids = slices.DeleteFunc(pids, func(pid uint32) bool { return known[pid] || fo.users.another(pid, fo.core) })
+			pids = slices.DeleteFunc(pids, func(pid uint32) bool {
+				return known[pid] || fo.attacher.runs.Another(pid, fo.in)
+			})
 			for _, pid := range s.forks.Among(pids) {
 				files, err := proc.Loaded(pid, func(_ string, id proc.FileID) bool {
 					return slices.ContainsFunc(list, func(m proc.Mapping) bool { return m.ID == id })

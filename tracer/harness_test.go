@@ -13,6 +13,7 @@ import (
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
 	"tt-memtrace/internal/proc"
+	"tt-memtrace/internal/relay"
 )
 
 // patience bounds a wait for what is bound to happen; it is not expected to be reached.
@@ -55,10 +56,10 @@ func (tr *trace) hold(event func()) (release func()) {
 
 // announces reports whether a process was found whose announcement still waits for its run.
 func (tr *trace) announces(pid uint32) bool {
-	r := tr.tracer.users.run(pid)
-	r.announced.mu.Lock()
-	defer r.announced.mu.Unlock()
-	return slices.ContainsFunc(r.announced.list, func(a announcement) bool { return a.mapping.PID == pid })
+	announced := &tr.tracer.attacher.runs.Of(pid).Mail.announced
+	announced.mu.Lock()
+	defer announced.mu.Unlock()
+	return slices.ContainsFunc(announced.list, func(a announcement) bool { return a.mapping.PID == pid })
 }
 
 func needRights(t *testing.T) {
@@ -219,6 +220,22 @@ func (tr *trace) counters() bpf.MemtraceTtCounters {
 	return c
 }
 
+// losesOne waits until one record of each kind is lost. A record that still found room in the BPF ring buffer is lost
+// once the drain finds none for it in the run's inbox.
+func (tr *trace) losesOne(kinds ...bpf.MemtraceTtKind) {
+	tr.t.Helper()
+	for late := time.Now().Add(patience); ; {
+		lost := tr.counters().Lost
+		if !slices.ContainsFunc(kinds, func(k bpf.MemtraceTtKind) bool { return lost[k] != 1 }) {
+			return
+		}
+		if time.Now().After(late) {
+			tr.t.Errorf("they are not lost: %+v", lost)
+			return
+		}
+	}
+}
+
 // buffersSeen are the kernel's count of probe hits, and those of them that were lost.
 func buffersSeen(c bpf.MemtraceTtCounters) (seen, lost uint64) {
 	for _, k := range []bpf.MemtraceTtKind{bpf.MemtraceTtKindTT_ALLOC, bpf.MemtraceTtKindTT_FREE} {
@@ -261,4 +278,9 @@ func (tr *trace) links() (n int) {
 		}
 	}
 	return n
+}
+
+// runOf returns a run that nothing is handed to.
+func runOf(a *attacher, sink func([]aggregator.Event)) *run {
+	return newRun(a, relay.NewInbox(a.runs), sink)
 }

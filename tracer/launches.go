@@ -197,10 +197,10 @@ func (ls *launches) findWorkload(pid uint32, rel *relations, object uint64) (w *
 	if !known || !p.reconciliation.read {
 		return nil, false
 	}
-	before := p.Late()
+	before := p.Unanswered()
 	programs := p.ProgramsOfWorkload(object, func(id uint64) bool { return rel.programs[id] != nil })
-	if p.Late() != before || len(programs) == 0 {
-		return nil, p.Late() != before
+	if p.Unanswered() != before || len(programs) == 0 {
+		return nil, p.Unanswered() != before
 	}
 	w = rel.workload(object)
 	for _, id := range programs {

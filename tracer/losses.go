@@ -1,9 +1,6 @@
 package tracer
 
 import (
-	"maps"
-	"sync"
-
 	"tt-memtrace/aggregator"
 	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/bpf"
@@ -22,58 +19,6 @@ type losses struct {
 	unqueued uint64
 }
 
-// lossCounts are counters of losses, as they were when they were last read.
-type lossCounts struct {
-	countedAt uint64
-	// lossCounted is when a loss was last found, in proc.Ticks.
-	lossCounted uint64
-	// lost counts lost events, without those that the accounts do not need. Among these, lostParts make up programs.
-	lost, lostParts uint64
-	// missed counts, by kind, the records that were lost or could not be sent.
-	missed [bpf.MemtraceTtKindTT_KINDS]uint64
-	// lostUncounted is how many lost records may have said that a launch was not counted.
-	lostUncounted uint64
-}
-
-// lossHistory is what a run that begins has to know of earlier losses.
-type lossHistory struct {
-	mu     sync.Mutex
-	counts lossCounts
-	raised map[exact.ReasonCode]moment
-	// reported is how many lost records were reported, each once, whichever run finds it.
-	reported uint64
-}
-
-// now returns the counts of the last loss, and sets the reasons that were raised for losses.
-func (h *lossHistory) now(raised *map[exact.ReasonCode]moment) lossCounts {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	*raised = map[exact.ReasonCode]moment{}
-	maps.Copy(*raised, h.raised)
-	return h.counts
-}
-
-func (h *lossHistory) raise(code exact.ReasonCode, when moment) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.raised == nil {
-		h.raised = map[exact.ReasonCode]moment{}
-	}
-	h.raised[code] = when
-}
-
-// report returns how many of the lost records were not reported yet, which is then done.
-func (h *lossHistory) report(counts lossCounts) (unreported uint64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if counts.lost != h.counts.lost {
-		h.counts = counts
-	}
-	unreported = max(counts.lost, h.reported) - h.reported
-	h.reported += unreported
-	return unreported
-}
-
 func (lo *losses) records() []recordKind {
 	return []recordKind{takes(bpf.MemtraceTtKindTT_UNREAD, lo.unread)}
 }
@@ -90,7 +35,7 @@ func (lo *losses) due(now bool) {
 	}
 	found := lo.history.report(lo.count(&c))
 	var own uint64
-	for kind, n := range lo.in.losses() {
+	for kind, n := range lo.in.Lost() {
 		c.Lost[kind] += n
 		if !lo.kinds[kind].spare {
 			own += n
@@ -161,34 +106,33 @@ func (lo *losses) unread(rec record, e *bpf.MemtraceTtObject) {
 	}
 }
 
-// markUnread marks processes of which a read came too late or whose memory does not answer, so that they are read
-// again in the background.
+// markUnread marks processes of which a read got no answer, so that they are read again in the background.
 func (lo *losses) markUnread() {
 	for pid, p := range lo.processes.each() {
-		late, hung := lo.lateReads(p), p.Hung()
-		if late == p.lateReads && hung == p.hung {
+		unanswered, hung := lo.unansweredReads(p), p.Hung()
+		if unanswered == p.unansweredReads && hung == p.hung {
 			continue
 		}
-		why := memory.ErrLater
+		why := error(memory.ErrNoAnswer)
 		if hung {
 			why = memory.ErrHung
 			p.noticeOnce(lo.core, why)
 		}
-		p.lateReads, p.hung = late, hung
+		p.unansweredReads, p.hung = unanswered, hung
 		lo.unreadOf(p)
 		p.doubtOnce()
 		lo.raiseWhy(nowOf(pid), aggregator.Reason{Code: exact.ReasonEventsUnread, Detail: why.Error()})
 	}
 }
 
-// lateReads returns how many reads of a process and its files came too late so far.
-func (lo *losses) lateReads(p *traced) uint64 {
-	n := p.Late()
+// unansweredReads returns how many reads of a process and its files got no answer so far.
+func (lo *losses) unansweredReads(p *traced) uint64 {
+	n := p.Unanswered()
 	for _, o := range p.others {
-		n += o.Late()
+		n += o.Unanswered()
 	}
 	if rel := lo.processes.get(p.mapping.PID).relations; rel != nil {
-		n += rel.mem.Late()
+		n += rel.mem.Unanswered()
 	}
 	return n
 }

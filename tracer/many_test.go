@@ -442,14 +442,14 @@ func TestWatchingAnEndingProcess(t *testing.T) {
 			t.Errorf("watched before %t, after %t; lives %t, its end is reported %t, error %v", before, after, lives, reported, err)
 		}
 		// Its end is taken in once: where it is reported, when that is read.
-		r := newRun(tr.tracer.attacher, nil)
+		r := runOf(tr.tracer.attacher, nil)
 		r.lives.process(origin{pid: pid}, 0)
 		if ended := len(r.lives.ended) == 1 && r.lives.ended[0].pid == pid; ended == reported {
 			t.Errorf("its end is reported %t, and taken to have come %t", reported, ended)
 		}
 	}
 	setWatched(t, tr.tracer, pid, 0)
-	if err := newRun(tr.tracer.attacher, nil).forks.watch(pid); err != nil {
+	if err := runOf(tr.tracer.attacher, nil).forks.watch(pid); err != nil {
 		t.Error(err)
 	}
 	var since uint64

@@ -13,7 +13,7 @@ import (
 // What a process marks is marked for its thread and allocator alone, by ids of buffers that are
 // still there; what is lost unmarks rather than marks.
 func TestMarks(t *testing.T) {
-	r := newRun(newAttacher(&env{}), nil)
+	r := runOf(newAttacher(&env{}), nil)
 	mark := func(tid uint32, step bpf.MemtraceTtMarkStep, object, unique uint64, allocators ...uint64) {
 		e := &bpf.MemtraceTtMark{Object: object, Unique: unique, Step: uint32(step), Count: uint32(len(allocators))}
 		copy(e.Allocators[:], allocators)
@@ -105,7 +105,7 @@ func TestLimitsOfMarks(t *testing.T) {
 			}
 		},
 	} {
-		r := newRun(newAttacher(&env{}), nil)
+		r := runOf(newAttacher(&env{}), nil)
 		over(r)
 		if len(r.batch) != 1 || r.batch[0].Reason == nil || r.batch[0].Reason.Code != exact.ReasonTracesMissed {
 			t.Errorf("%s: %+v", what, r.batch)

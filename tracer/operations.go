@@ -56,9 +56,9 @@ func (ls *launches) nameWorkload(pid uint32, rel *relations, w *workload, l *bpf
 	if w.asked {
 		return
 	}
-	before := rel.mem.Late()
+	before := rel.mem.Unanswered()
 	w.name = ls.operation(pid, l.Caller)
-	w.asked = rel.mem.Late() == before
+	w.asked = rel.mem.Unanswered() == before
 	ls.named(pid, l.Last, w.programs, w.name)
 }
 

@@ -213,14 +213,11 @@ type traced struct {
 	// marked is why the process stays marked until it ends, or empty.
 	marked string
 
-	// Inspector reads the process for the reader of events. It does not wait: a slow read fails with memory.ErrLater.
 	*inspect.Inspector
-	// patient reads the process for background goroutines. It waits for the process's memory.
-	patient *inspect.Inspector
-	// lateReads and hung are the state when the process was last marked: how many reads had come too late, and
+	// unansweredReads and hung are the state when the process was last marked: how many reads had got no answer, and
 	// whether its memory did not answer.
-	lateReads uint64
-	hung      bool
+	unansweredReads uint64
+	hung            bool
 	// unread counts its events that could not be read completely, and unreadParts those of them that make up
 	// programs.
 	unread, unreadParts uint64
@@ -258,10 +255,9 @@ type traced struct {
 
 // another is a build that a process maps, but by which it is not read.
 type another struct {
-	*inspect.Inspector // see traced
-	patient            *inspect.Inspector
-	mapping            proc.Mapping
-	of                 *attachment
+	*inspect.Inspector
+	mapping proc.Mapping
+	of      *attachment
 }
 
 func (p *traced) hook(buffer uint64) {

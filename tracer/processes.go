@@ -165,7 +165,7 @@ func (lv *lives) announcements() {
 	lv.joinUnexamined()
 	for _, a := range list {
 		if lv.isTraced(a.mapping.PID) {
-			a.asked = lv.in.ask()
+			a.asked = lv.in.Ask()
 			lv.later = append(lv.later, a)
 		} else {
 			lv.add(a, proc.Now())
@@ -213,13 +213,13 @@ func (lv *lives) add(a announcement, now uint64) (p *traced, lives bool) {
 	in := inspect.NewOver(mem, a.of.lib, a.mapping)
 	if process.Started == 0 {
 		var err error
-		if process, err = inspect.DescribeFrom(in.Files().Hurried()); err != nil {
+		if process, err = inspect.DescribeFrom(in.Files()); err != nil {
 			return nil, false
 		}
 	}
 	started := process.Started
 	p = &traced{
-		Inspector: in.Hurried(), patient: in, mapping: a.mapping, of: a.of, found: a.at, at: a.at, seen: a.seen, late: a.late,
+		Inspector: in, mapping: a.mapping, of: a.of, found: a.at, at: a.at, seen: a.seen, late: a.late,
 		allocators: allocatorTable{}, resized: map[uint64]*attempt{},
 	}
 	p.chips = inspect.NewChips(p.Inspector, pid)
@@ -252,7 +252,7 @@ func (lv *lives) add(a announcement, now uint64) (p *traced, lives bool) {
 		lv.opts.Notice(err.Error())
 	}
 	one := lv.processes.of(pid)
-	lv.processes.relate(pid, in.Files().Hurried())
+	lv.processes.relate(pid, in.Files())
 	if one.stage == sought {
 		p.first = 1 // some of its events were already emitted
 	}
@@ -337,7 +337,7 @@ func (lv *lives) process(from origin, library uint8) (p *traced, known bool) {
 	if !lives {
 		// If its end is reported, that record comes after all its others and after its announcement.
 		if !reported {
-			lv.ended = append(lv.ended, endedEarly{from.pid, lv.in.ask()})
+			lv.ended = append(lv.ended, endedEarly{from.pid, lv.in.Ask()})
 		}
 		return nil, false
 	}
@@ -380,7 +380,7 @@ func (lv *lives) mapsAnother(p *traced, a announcement) {
 		return
 	}
 	in := inspect.New(a.of.lib, a.mapping)
-	p.others = append(p.others, another{in.Hurried(), in, a.mapping, a.of})
+	p.others = append(p.others, another{in, a.mapping, a.of})
 	if !a.late {
 		return
 	}

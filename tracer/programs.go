@@ -257,8 +257,8 @@ func (ps *programs) kernelReads(rec record, e *bpf.MemtraceTtText) {
 	// The kernel's cores are read a few milliseconds after its binary. If its program is destroyed in between, a record
 	// of that is already in the BPF ring buffer and removes what is counted here.
 	cores, asked := rel.cores[kernel]
-	if before := p.Late(); !asked {
-		if cores = p.Cores(kernel); p.Late() == before {
+	if before := p.Unanswered(); !asked {
+		if cores = p.Cores(kernel); p.Unanswered() == before {
 			rel.cores[kernel] = cores
 		}
 	}

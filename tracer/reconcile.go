@@ -79,7 +79,7 @@ func (cs *comparisons) begin(rd *reading) {
 	programs := cs.programs.knownPrograms(rd)
 	rd.fork, rd.since = cs.forks.forkOf(p), proc.Now()
 	rd.others, rd.open = slices.Clone(p.others), nil
-	in, layout, of, chips := p.patient, p.of.layout, p.of, p.chips
+	in, layout, of, chips := p.Apart(), p.of.layout, p.of, p.chips
 	lossy, isClosed := rd.lost != p.reconciliation.lost, in.SaysClosed
 	if lossy {
 		isClosed = in.IsClosed
@@ -105,7 +105,7 @@ func (cs *comparisons) begin(rd *reading) {
 				rd.result.Scan.TotalsDisagree = chips.By(in).TotalsDisagree(rd.result)
 			}
 			for i, o := range rd.others {
-				if holds, err := o.patient.HoldsDevices(); holds {
+				if holds, err := o.HoldsDevices(); holds {
 					rd.open = append(rd.open, i)
 				} else if rd.err == nil {
 					rd.err = err
@@ -126,7 +126,7 @@ func (cs *comparisons) begin(rd *reading) {
 			cs.attacher.mu.Unlock()
 		}
 		rd.at = proc.Now()
-		cs.finished.put(finishedReading{rd, cs.in.ask()})
+		cs.finished.put(finishedReading{rd, cs.in.Ask()})
 	})
 }
 

@@ -24,7 +24,7 @@ func TestDeviceClosedWhileItIsRead(t *testing.T) {
 	} {
 		p := &traced{mapping: proc.Mapping{PID: pid}, allocators: allocatorTable{}}
 		p.devices.begins(device).closing = &closing{origin: from}
-		r := newRun(newAttacher(&env{}), nil)
+		r := runOf(newAttacher(&env{}), nil)
 		r.processes[pid] = &process{stage: joined, traced: p}
 		r.opts.Notice = func(s string) { t.Error(s) }
 		rd := &reading{of: p, first: true, result: &inspect.ProcessScan{Devices: map[uint64]uint64{device: allocator}}}
@@ -72,7 +72,7 @@ func TestDeviceOpenedWhileItIsRead(t *testing.T) {
 			allocators: allocatorTable{allocator: {known: true}}}
 		p.devices.describe(device, nil, false)
 		p.awaitCapacity(device)
-		r := newRun(newAttacher(&env{}), nil)
+		r := runOf(newAttacher(&env{}), nil)
 		r.processes[pid] = &process{stage: joined, traced: p, relations: &relations{}}
 		rd := &reading{of: p, first: true, touched: map[uint64]struct{}{}, described: map[uint64]inspect.Device{device: {Arch: "blackhole"}}}
 		rd.result = &inspect.ProcessScan{Devices: map[uint64]uint64{device: allocator}}
@@ -96,7 +96,7 @@ func TestAllocatorEndsWhileItsBlocksAreRead(t *testing.T) {
 	const pid, allocator = 7, 0x2000
 	for _, ends := range []bool{false, true} {
 		p := &traced{mapping: proc.Mapping{PID: pid}, allocators: allocatorTable{allocator: {known: true}}}
-		r := newRun(newAttacher(&env{}), nil)
+		r := runOf(newAttacher(&env{}), nil)
 		r.processes[pid] = &process{stage: joined, traced: p, relations: &relations{}}
 		rd := &reading{of: p, buffersOnly: true, result: &inspect.ProcessScan{}}
 		rd.result.UnreadBlocks = map[uint64]error{allocator: unix.EFAULT}

@@ -100,9 +100,3 @@ func (s sentAhead[R]) take(from origin) *R {
 
 // span is a span of time, CLOCK_MONOTONIC ns; both ends are 0 if there is none.
 type span struct{ from, to uint64 }
-
-// moment is one time on two clocks: the watcher's (CLOCK_MONOTONIC, ns) and the kernel's for process starts
-// (proc.Ticks).
-type moment struct{ at, ticks uint64 }
-
-func momentNow() moment { return moment{proc.Now(), proc.Ticks()} }

@@ -54,7 +54,7 @@ func TestSentAhead(t *testing.T) {
 
 // Each kind of record is taken by one feature.
 func TestEveryRecordHasAFeature(t *testing.T) {
-	r := newRun(newAttacher(&env{}), nil)
+	r := runOf(newAttacher(&env{}), nil)
 	takers := map[bpf.MemtraceTtKind]int{}
 	for f := range featuresThat[recorder](r.core) {
 		for _, k := range f.records() {

@@ -5,6 +5,7 @@ import (
 
 	"tt-memtrace/internal/discover"
 	"tt-memtrace/internal/proc"
+	"tt-memtrace/internal/relay"
 )
 
 // refusal is a file that is not traced. It lasts while a process maps the file: afterwards another file may have its
@@ -18,6 +19,7 @@ type refusal struct {
 // refusals are the files that are not traced.
 type refusals struct {
 	*env
+	runs    *relay.Users[mail]
 	refused map[proc.FileID]*refusal
 }
 
@@ -119,14 +121,12 @@ func (rf *refusals) judge(pid uint32) {
 
 // tell hands a verdict to the run of its process, or to all.
 func (rf *refusals) tell(v verdict) {
-	list := []*run{nil}
+	list := []*relay.Inbox[mail]{rf.runs.Of(v.pid)}
 	if v.of != nil {
-		list = rf.users.all()
-	} else {
-		list[0] = rf.users.run(v.pid)
+		list = rf.runs.All()
 	}
-	for _, r := range list {
-		r.verdicts.put(v)
-		r.in.rouse()
+	for _, in := range list {
+		in.Mail.verdicts.put(v)
+		in.Rouse()
 	}
 }

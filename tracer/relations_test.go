@@ -15,7 +15,7 @@ import (
 
 // related is a reader without a kernel.
 func related() *run {
-	return newRun(newAttacher(&env{}), nil)
+	return runOf(newAttacher(&env{}), nil)
 }
 
 // newLaunches takes the launches that were published since it was called last.

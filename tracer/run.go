@@ -1,62 +1,17 @@
 package tracer
 
 import (
-	"context"
-	"fmt"
 	"slices"
 	"time"
 	"unsafe"
-
-	"golang.org/x/sync/errgroup"
 
 	"tt-memtrace/aggregator"
 	"tt-memtrace/bpf"
 	"tt-memtrace/internal/inspect"
 	"tt-memtrace/internal/metal"
 	"tt-memtrace/internal/proc"
+	"tt-memtrace/internal/relay"
 )
-
-// Run traces until the context ends or, with PIDs, until the last of them ends. Call it once. It passes events to
-// sink in batches, those of one process in order and one batch at a time; a batch is valid only during the call. It
-// calls ready once it has attached to everything that existed at the start and has read what those processes held.
-func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.Event)) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	for _, pid := range t.opts.PIDs {
-		// Do not wait for a PID that ended after it was named.
-		if proc.Alive(pid) {
-			t.targets.add(pid)
-		}
-	}
-	t.over.Store(len(t.opts.PIDs) > 0 && len(t.targets.list()) == 0)
-	d := newDrain(t.attacher, ready, sink)
-	t.users.begin(d.start)
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		// Announced processes are handled while start still examines others.
-		if err := t.start(); err != nil {
-			return err
-		}
-		return t.discover(ctx)
-	})
-	g.Go(func() error { return t.attacher.guarding(ctx) })
-	g.Go(func() error {
-		defer cancel()
-		defer close(t.ended)
-		defer t.caughtUp.Store(0)
-		stop := context.AfterFunc(ctx, t.wakeDrain)
-		defer stop()
-		return d.loop(ctx)
-	})
-	err := g.Wait()
-	if err == nil { // by now the watcher has read all
-		for _, r := range t.users.all() {
-			r.lives.joinUnexamined()
-			r.flush()
-		}
-	}
-	return err
-}
 
 // run turns the records of one user's processes into events. Its state needs no lock: one goroutine has it.
 type run struct {
@@ -75,16 +30,16 @@ type run struct {
 	traces      *traces
 
 	// waiting are to be settled.
-	waiting []*wanted
+	waiting []*relay.Wanted
 	// quiet counts the rounds without a record. opens: a device is opening whose chips are unknown.
 	quiet int
 	opens bool
-	// newestOwn is the time of its newest record.
-	newestOwn uint64
+	// newest is the time of its newest record.
+	newest uint64
 }
 
-func newRun(a *attacher, sink func([]aggregator.Event)) *run {
-	c := &core{env: a.env, attacher: a, sink: sink, in: newInbox(a.env), processes: processes{}}
+func newRun(a *attacher, in *relay.Inbox[mail], sink func([]aggregator.Event)) *run {
+	c := &core{env: a.env, attacher: a, sink: sink, in: in, mail: &in.Mail, processes: processes{}}
 	counts := c.history.now(&c.raised)
 	r := &run{
 		core:     c,
@@ -117,35 +72,37 @@ func (r *run) loop() {
 		r.background.Wait()
 	}()
 	for last := false; !last; {
-		list := r.in.next(r.deadline())
+		list := r.in.Next(r.deadline())
 		r.lives.announcements() // processes are announced before their first record
 		r.quiet++
 		for i := range list {
 			p := &list[i]
-			for left := p.records; len(left) > 0; {
+			r.in.Takes(p)
+			for left := p.Records; len(left) > 0; {
 				var b []byte
-				b, left = nextRecord(left)
+				b, left = relay.Next(left)
 				r.decode(b)
-				r.launches.nameLaunched(r.newestOwn)
+				r.launches.nameLaunched(r.newest)
+				r.in.GoesOn()
 				if len(r.batch) >= 4096 {
 					r.flush()
 				}
 				r.quiet = 0
 			}
-			r.in.taken(p)
-			r.passed = max(r.passed, p.passed)
-			r.waiting = append(r.waiting, p.wanted...)
-			last = last || p.last
+			r.in.Taken(p)
+			r.passed = max(r.passed, p.Passed)
+			r.waiting = append(r.waiting, p.Wanted...)
+			last = last || p.Last
 		}
 		r.conclude(last || len(r.waiting) > 0)
 		if len(r.waiting) > 0 {
 			r.forks.search.soon()
 		}
-		r.waiting = slices.DeleteFunc(r.waiting, func(w *wanted) bool {
-			if !last && (w.begins && r.reading() || !w.begins && r.waits()) {
+		r.waiting = slices.DeleteFunc(r.waiting, func(w *relay.Wanted) bool {
+			if !last && (w.Begins && r.reading() || !w.Begins && r.waits()) {
 				return false
 			}
-			w.settle()
+			w.Settle()
 			return true
 		})
 		if opens := !last && r.devices.opening(); opens != r.opens {
@@ -204,7 +161,8 @@ func (r *run) conclude(now bool) {
 // waits reports whether work remains for what has happened so far.
 func (r *run) waits() bool {
 	found := !r.announced.empty() || !r.verdicts.empty()
-	return found || r.reading() || r.unlooked() || len(r.lives.ends) > 0 || len(r.lives.ended) > 0 || r.forks.search.lost && r.processes.active() || r.forks.search.searching()
+	return found || r.reading() || r.unlooked() || len(r.lives.ends) > 0 || len(r.lives.ended) > 0 ||
+		r.forks.search.lost && r.processes.active() || r.forks.search.searching()
 }
 
 // unlooked reports whether a process that sent events is still to be examined. It gives up a second after the process
@@ -218,31 +176,13 @@ func (r *run) unlooked() bool {
 	return false
 }
 
-// Sync returns once everything that happened before the call has reached the sink, or the context ends.
-func (t *Tracer) Sync(ctx context.Context) error {
-	done := make(chan struct{})
-	t.syncs.put(done)
-	if err := t.reader.Flush(); err != nil {
-		return fmt.Errorf("waking the reader: %w", err)
-	}
-	select {
-	case <-done:
-		return nil
-	case <-t.ended:
-		return nil // the reader read everything before it ended
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // decode turns one record into events. The BPF programs wrote it, so it is whole and aligned.
 func (r *run) decode(b []byte) {
 	if len(b) < int(unsafe.Sizeof(bpf.MemtraceTtHead{})) {
 		return
 	}
 	head := (*bpf.MemtraceTtHead)(unsafe.Pointer(&b[0]))
-	r.newest.Store(head.Time)
-	r.newestOwn = head.Time
+	r.newest = head.Time
 	if int(head.Kind) >= len(r.kinds) {
 		return
 	}

@@ -251,9 +251,9 @@ func (t *Tracer) SendsStacks() bool { return t.sendStacks.Load() }
 
 // Reconcile has a process's accounts compared with its allocators soon, because an event did not fit them.
 func (t *Tracer) Reconcile(pid uint32) {
-	r := t.users.run(pid)
-	r.suspects.put(pid)
-	r.in.rouse()
+	in := t.attacher.runs.Of(pid)
+	in.Mail.suspects.put(pid)
+	in.Rouse()
 }
 
 // discover attaches to processes as they map the runtime. Examining a process takes far longer than reading that it

@@ -11,7 +11,7 @@ import (
 	"tt-memtrace/aggregator"
 )
 
-// stuckAfter is how long applying a batch of events may take, and how long events may wait to be read.
+// stuckAfter is how long applying a batch of events may take, and how long events may wait while none is read.
 const stuckAfter = 10 * time.Second
 
 // health reports on a session. It is a metrics.Health.
@@ -27,7 +27,8 @@ func (h health) Ready() error {
 	}
 }
 
-// Alive fails if the session has ended, or if its lock is held, or events wait to be read, for longer than stuckAfter.
+// Alive fails if the session has ended, or if its lock is held, or events wait while none is read, for longer than
+// stuckAfter.
 func (h health) Alive() error {
 	if err := h.running(); err != nil {
 		return err
@@ -44,7 +45,7 @@ func (h health) Alive() error {
 	case <-stuck.C:
 		return fmt.Errorf("a batch of events takes longer than %v", stuckAfter)
 	}
-	if behind := h.l.Behind(); behind > stuckAfter {
+	if behind := h.l.Stuck(); behind > stuckAfter {
 		return fmt.Errorf("events wait to be read for %v", behind.Round(time.Second))
 	}
 	return nil

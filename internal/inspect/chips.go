@@ -54,9 +54,9 @@ type Device struct {
 
 // Device reads the properties of a device. It fails with memory.ErrLater if some of them need a later read.
 func (c *Chips) Device(address uint64) (d Device, err error) {
-	before := c.in.Late()
+	before := c.in.Unanswered()
 	defer func() {
-		if err == nil && c.in.Late() != before {
+		if err == nil && c.in.Unanswered() != before {
 			d, err = Device{}, fmt.Errorf("reading the device at %#x: %w", address, memory.ErrLater)
 		}
 	}()
@@ -185,9 +185,9 @@ func (c *Chips) boardOf(v *view.View, number uint32) string {
 	name, ok := c.boards[number]
 	c.mu.Unlock()
 	if !ok {
-		before := v.Late()
+		before := v.Unanswered()
 		name = boardOfChip(v, number)
-		if v.Late() == before {
+		if v.Unanswered() == before {
 			c.mu.Lock()
 			c.boards[number] = name
 			c.mu.Unlock()

@@ -29,14 +29,14 @@ func NewOver(mem *memory.Process, lib *metal.Library, m proc.Mapping) *Inspector
 	return &Inspector{Process: view.ProcessOf(mem, lib, m)}
 }
 
-// Hurried returns an Inspector of the same process for callers that must not wait: see memory.ErrLater.
-func (in *Inspector) Hurried() *Inspector { return &Inspector{Process: in.Process.Hurried()} }
-
 // Repeatedly returns an Inspector that scans allocators faster if they are scanned often. Only one goroutine may use
 // it at a time.
 func (in *Inspector) Repeatedly() *Inspector {
 	return &Inspector{Process: in.Process, earlier: buffers.Earlier{}}
 }
+
+// Apart returns an Inspector of the same process for another goroutine.
+func (in *Inspector) Apart() *Inspector { return &Inspector{Process: in.Process} }
 
 // AsOfNow returns an Inspector for one goroutine whose answers all see the process's memory as it was first read. So
 // what many objects have in common is read once.

@@ -42,13 +42,13 @@ const (
 	addressBits = 48
 )
 
-// findApart has a reader search the process. That takes long, so no hurried caller uses it.
+// findApart has a reader search the process, which takes long.
 func (p *Process) findApart(block uint64, vptrs []uint64) (found Objects, pointers []uint64, err error) {
 	if p.hung.now.Load() {
 		return nil, nil, ErrHung
 	}
 	var refused error
-	err = p.user.searches.ask(&Process{state: p.state}, func(r *reader) (err error) {
+	err = p.user.searches.ask(p, func(r *reader) (err error) {
 		found, pointers, refused, err = r.search(p.pid, block, vptrs)
 		return err
 	}, &p.hung)

@@ -44,7 +44,7 @@ const maxName = unix.PathMax
 var ErrServed = errors.New("it lies on a file system that a process serves (FUSE)")
 
 // ErrNoAnswer means that opening or reading a file takes too long.
-var ErrNoAnswer = errors.New("its file system does not answer")
+const ErrNoAnswer = noAnswer("its file system does not answer")
 
 // FilesOf returns a Process for opening a process's files. A reader opens those of other users, and of root, who
 // reads everybody's files. The caller opens its own user's files directly, in any file system.
@@ -60,7 +60,7 @@ func (p *Process) Files() *Process {
 	case user != 0 && p.user.id == uint32(user):
 		return Direct(p.pid)
 	}
-	return &Process{state: &state{pid: p.pid, user: p.user}}
+	return &Process{pid: p.pid, user: p.user}
 }
 
 // ProcName returns a path by which an open file can be opened again.
@@ -201,6 +201,7 @@ const fileBytes = 64 << 10
 // process for a while. A refused file is no failure of the reader, which goes on.
 func (p *Process) ofFile(do func(r *reader) (refused, err error)) error {
 	if p.filesHung.now.Load() {
+		p.unanswered.Add(1)
 		return ErrNoAnswer
 	}
 	var refused error
@@ -208,6 +209,9 @@ func (p *Process) ofFile(do func(r *reader) (refused, err error)) error {
 		refused, err = do(r)
 		return err
 	}, &p.filesHung)
+	if err != nil {
+		p.unanswered.Add(1)
+	}
 	switch {
 	case err != nil && p.interrupted.Load():
 		return ErrInterrupted
@@ -261,7 +265,6 @@ func (r *reader) text(pid, kind uint32, name string) (b []byte, refused, err err
 
 // serveFile answers one request about a file.
 func serveFile(pid uint32, kind int, request, buffer []byte) {
-	waits := beginWait()
 	var rights []byte
 	result := -int64(unix.EINVAL)
 	switch {
@@ -288,7 +291,7 @@ func serveFile(pid uint32, kind int, request, buffer []byte) {
 			}
 		}
 	}
-	answer := answerOf(result, waits)
+	answer := answerOf(result)
 	if err := unix.Sendmsg(socketFD, answer[:], rights, nil, 0); err != nil {
 		os.Exit(0)
 	}

@@ -70,7 +70,7 @@ func TestInterrupt(t *testing.T) {
 		go func() { result <- p.ReadAt(make([]byte, 8), address(page)) }()
 		for busy := again; !busy; {
 			p.user.asking.Lock()
-			busy = p.user.askedFor == p.state
+			busy = p.user.askedFor == p
 			p.user.asking.Unlock()
 		}
 		p.Interrupt()
@@ -137,7 +137,7 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// Who is in a hurry and gets no processor is not late for that: the reader has answered long ago.
+// A caller that gets no processor does not take the reader for late: the reader has answered long ago.
 func TestAnswerOnItsWay(t *testing.T) {
 	c := exec.Command("cat")
 	if _, err := c.StdinPipe(); err != nil {
@@ -152,12 +152,12 @@ func TestAnswerOnItsWay(t *testing.T) {
 	}()
 	for _, busy := range []uint64{0, 1} {
 		ours, theirs := socketpair(t)
-		r := &reader{command: c, socket: ours, busy: new(atomic.Uint64), hurry: 2 * lookInHurry}
+		r := &reader{command: c, socket: ours, busy: new(atomic.Uint64)}
 		r.busy.Store(busy)
-		time.AfterFunc(maxHurry, func() { _, _ = theirs.Write(make([]byte, answerBytes)) })
-		err := r.await(make([]byte, answerBytes), Patience())
-		if busy == 0 && (err != nil || r.waited != 0) {
-			t.Errorf("%v, and %v were counted", err, r.waited)
+		time.AfterFunc(3*lookEvery, func() { _, _ = theirs.Write(make([]byte, answerBytes)) })
+		err := r.await(make([]byte, answerBytes), lookEvery)
+		if busy == 0 && err != nil {
+			t.Error(err)
 		}
 		if busy == 1 && !errors.Is(err, errLate) {
 			t.Errorf("one that works on it: %v", err)
@@ -182,23 +182,6 @@ func socketpair(t *testing.T) (a, b *net.UnixConn) {
 		return c.(*net.UnixConn)
 	}
 	return conn(fds[0]), conn(fds[1])
-}
-
-// A reader that gets no processor is waited for by who is in a hurry, also where there is little time left to
-// wait for pages.
-func TestStarvedReaderInAHurry(t *testing.T) {
-	p, b, got := self(t).Hurried(), pages(t, 8), make([]byte, 8)
-	if err := p.ReadAt(got, address(b)); err != nil {
-		t.Fatal(err)
-	}
-	reader := readerOf(p).command.Process
-	stop(t, reader)
-	defer func() { _ = reader.Signal(unix.SIGCONT) }()
-	p.user.waited(p.user.wait() - time.Millisecond)
-	time.AfterFunc(2*maxHurry, func() { _ = reader.Signal(unix.SIGCONT) })
-	if err := p.ReadAt(got, address(b)); err != nil || !bytes.Equal(got, b) {
-		t.Errorf("it was not waited for: %v", err)
-	}
 }
 
 // stop stops a process, and returns when it has stopped.
@@ -249,82 +232,6 @@ func TestReaderHoldsNothing(t *testing.T) {
 	}
 	if name, err := os.ReadFile(filepath.Join(proc, "cmdline")); err != nil || string(name) != readerName+"\x00" {
 		t.Errorf("it calls itself %q: %v", name, err)
-	}
-}
-
-// Who is in a hurry does not wait for a page: not in a row, nor for most of the time, whether it comes late or never.
-func TestHurry(t *testing.T) {
-	p, b, got := self(t), pages(t, 8), make([]byte, 8)
-	if err := p.ReadAt(got, address(b)); err != nil { // starts the reader
-		t.Fatal(err)
-	}
-	began, waited, late := time.Now(), time.Duration(0), 0
-	for range 5 {
-		page, release := fixture.HangingPage(t)
-		q := Of(uint32(os.Getpid())).Hurried()
-		for begun := false; !begun; {
-			before := time.Now()
-			err := q.ReadAt(got, address(page))
-			took := time.Since(before)
-			if !errors.Is(err, ErrLater) || q.Late() == 0 {
-				t.Fatal(err)
-			}
-			// It is not even asked for until there is time for that again.
-			if begun = q.user.late.Load(); begun {
-				waited += took
-				late++
-			}
-		}
-		if err := q.ReadAt(got, address(b)); !errors.Is(err, ErrLater) {
-			t.Error(err)
-		}
-		release()
-		// Others' answers come when this one is there.
-		if err := p.ReadAt(got, address(b)); err != nil {
-			t.Error(err)
-		}
-		if q.Hung() {
-			t.Error("it answered late, and counts as hung")
-		}
-	}
-	// Each look can be late where the machine is busy.
-	if most := maxHurry + time.Since(began)/hurryShare + time.Duration(late)*2*lookInHurry; waited > most {
-		t.Errorf("waited for %v of %v, in %d reads", waited, time.Since(began), late)
-	}
-	// What never comes is distinguished from that.
-	page, _ := fixture.HangingPage(t)
-	q := p.Hurried()
-	for until := time.Now().Add(time.Minute); !errors.Is(q.ReadAt(got, address(page)), ErrHung); {
-		if time.Now().After(until) {
-			t.Fatal("it never hung")
-		}
-	}
-	if !p.Hung() {
-		t.Error("who is patient does not know of it")
-	}
-}
-
-// What a page takes counts, however short it is: it is no time that is given to every read.
-func TestShortWaitsCount(t *testing.T) {
-	p := self(t).Hurried()
-	for p.user.wait() < maxHurry/2 {
-	}
-	if err := p.ReadAt(make([]byte, 8), address(pages(t, 8))); err != nil {
-		t.Fatal(err)
-	}
-	before := p.user.wait()
-	page, release := fixture.HangingPage(t)
-	released := make(chan struct{})
-	time.AfterFunc(lookInHurry/2, func() {
-		release()
-		close(released)
-	})
-	if err := p.ReadAt(make([]byte, 8), address(page)); err != nil {
-		t.Fatal(err)
-	}
-	<-released
-	if took := before - p.user.wait(); took < lookInHurry/4 {
-		t.Errorf("%v were counted", took)
 	}
 }
 

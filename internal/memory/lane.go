@@ -22,20 +22,16 @@ type user struct {
 	files lane
 	// abandoned counts abandoned readers that still wait for a page.
 	abandoned atomic.Int32
-	// hurry is how long hurried callers may wait for this user's processes.
-	hurry *proc.Allowance
 }
 
 // lane is one reader, which handles one request at a time.
 type lane struct {
 	of *user
-	// free has an element while the reader is not in use: nobody asks it, starts it, or waits for its late answer.
+	// free has an element while the reader is not in use: nobody asks it or starts it.
 	free chan struct{}
 	// more, if not nil, is how long requests may wait beyond Patience. began is when the last request began.
-	more  *proc.Allowance
-	began time.Time
-	// late: a goroutine waits for an answer that came too late for its caller.
-	late   atomic.Bool
+	more   *proc.Allowance
+	began  time.Time
 	reader *reader
 	// shown is the current or last reader, for callers that do not hold free and may only look at it.
 	shown atomic.Pointer[reader]
@@ -45,7 +41,7 @@ type lane struct {
 	idle *time.Timer
 	// asking guards askedFor, the process that the current request is for.
 	asking   sync.Mutex
-	askedFor *state
+	askedFor *Process
 }
 
 const (
@@ -70,23 +66,20 @@ func (u *user) read(p *Process, b []byte, parts []unix.RemoteIovec) (n int, err 
 // ask runs do with the reader, for a process. A reader that fails is abandoned; if it was too late, h marks the
 // process as hung.
 func (l *lane) ask(p *Process, do func(*reader) error, h *hang) error {
-	if p.hurried {
-		return l.hurriedly(p, do, h)
-	}
 	<-l.free
 	defer l.leave()
-	if err := l.begin(p.state); err != nil {
+	if err := l.begin(p); err != nil {
 		return err
 	}
 	err := do(l.reader)
-	l.end(p.state, err, h)
+	l.end(p, err, h)
 	return err
 }
 
 func (l *lane) leave() { l.free <- struct{}{} }
 
 // begin makes sure that there is a reader for a process's request.
-func (l *lane) begin(s *state) error {
+func (l *lane) begin(p *Process) error {
 	if l.reader == nil {
 		if l.of.abandoned.Load() >= maxAbandoned {
 			return fmt.Errorf("%d reads of processes of user %d are waiting: %w", maxAbandoned, l.of.id, ErrHung)
@@ -100,7 +93,7 @@ func (l *lane) begin(s *state) error {
 		l.idle = time.AfterFunc(idleAfter, l.stop)
 	}
 	l.idle.Reset(idleAfter)
-	if !l.askFor(s) {
+	if !l.askFor(p) {
 		return ErrInterrupted
 	}
 	l.reader.patience, l.began = Patience(), time.Now()
@@ -111,13 +104,13 @@ func (l *lane) begin(s *state) error {
 }
 
 // end settles a request that was answered, or whose reader failed.
-func (l *lane) end(s *state, err error, h *hang) {
+func (l *lane) end(p *Process, err error, h *hang) {
 	l.asked()
 	if l.more != nil {
 		l.more.Take(max(0, time.Since(l.began)-Patience()))
 	}
 	used := max(l.ended+l.reader.processorTime(), l.charged) // the time of a reader that died is unknown
-	s.readers.Add(int64(used - l.charged))
+	p.readers.Add(int64(used - l.charged))
 	l.charged = used
 	if err != nil {
 		l.of.abandoned.Add(1)
@@ -138,13 +131,13 @@ func (l *lane) end(s *state, err error, h *hang) {
 }
 
 // askFor notes which process the next request is for. It returns false if the process was interrupted.
-func (l *lane) askFor(s *state) bool {
+func (l *lane) askFor(p *Process) bool {
 	l.asking.Lock()
 	defer l.asking.Unlock()
-	if s.interrupted.Load() {
+	if p.interrupted.Load() {
 		return false
 	}
-	l.askedFor = s
+	l.askedFor = p
 	return true
 }
 
@@ -164,10 +157,10 @@ func (l *lane) state() (asked, waits bool) {
 }
 
 // interrupt ends the wait of a caller that reads this process.
-func (l *lane) interrupt(s *state) {
+func (l *lane) interrupt(p *Process) {
 	l.asking.Lock()
 	defer l.asking.Unlock()
-	if l.askedFor == s {
+	if l.askedFor == p {
 		l.reader.socket.Close()
 	}
 }

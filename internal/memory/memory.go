@@ -39,8 +39,20 @@ const (
 	filePatienceShare = 100
 )
 
+// ErrLater means that a read got no answer. The same read may succeed later. ErrHung, ErrNoAnswer and ErrInterrupted
+// are ErrLater too.
+var ErrLater = errors.New("no answer")
+
+// noAnswer is an error that is ErrLater.
+type noAnswer string
+
+func (e noAnswer) Error() string { return string(e) }
+
+// Is reports whether a target is ErrLater.
+func (noAnswer) Is(target error) bool { return target == ErrLater }
+
 // ErrHung means that a process's memory did not answer.
-var ErrHung = errors.New("its memory does not answer: one of its pages may lie on a file system that hangs")
+const ErrHung = noAnswer("its memory does not answer: one of its pages may lie on a file system that hangs")
 
 // maxParts and maxBytes bound one request to a reader; maxParts is IOV_MAX.
 const (
@@ -50,13 +62,6 @@ const (
 
 // Process reads the memory of a process.
 type Process struct {
-	*state
-	// hurried is explained at Hurried.
-	hurried bool
-}
-
-// state is what the Processes of one PID share, hurried or not.
-type state struct {
 	pid  uint32
 	user *user // nil: the calling process reads by itself
 	// source is read in place of the live process, unless it is nil.
@@ -71,9 +76,9 @@ type state struct {
 	// charges: Charged measures the work for the process; threads is the sum, ns.
 	charges bool
 	threads atomic.Int64
-	// late counts reads that failed with ErrLater. failed counts failed unhurried reads, except those of addresses
-	// where nothing is mapped.
-	late, failed atomic.Uint64
+	// unanswered counts reads that got no answer. failed counts failed reads of memory, except those of addresses where
+	// nothing is mapped.
+	unanswered, failed atomic.Uint64
 }
 
 // hang says that a process's memory, or one of its files, did not answer. That can pass: the fork of a process of 100
@@ -99,23 +104,20 @@ func (h *hang) end() {
 
 // Of returns the memory of a process. It reads nothing yet.
 func Of(pid uint32) *Process {
-	return &Process{state: &state{pid: pid, user: userOf(proc.User(pid))}}
+	return &Process{pid: pid, user: userOf(proc.User(pid))}
 }
 
-// Hurried returns the same memory for callers that must not wait: see ErrLater.
-func (p *Process) Hurried() *Process { return &Process{state: p.state, hurried: true} }
+// Unanswered returns how many reads got no answer so far: those that failed with ErrLater, or whose reader failed.
+func (p *Process) Unanswered() uint64 { return p.unanswered.Load() }
 
-// Late returns how many reads failed with ErrLater so far.
-func (p *Process) Late() uint64 { return p.late.Load() }
-
-// Failed returns how many unhurried reads failed so far, except those of addresses where nothing is mapped. What
-// these reads wanted is unknown.
+// Failed returns how many reads of memory failed so far, except those of addresses where nothing is mapped. What these
+// reads wanted is unknown.
 func (p *Process) Failed() uint64 { return p.failed.Load() }
 
 // Direct returns the memory of a process for reading by the calling process itself, without a deadline: the thread
 // waits as long as a page takes. If Yama lets only a process's ancestors read it, no separate reader can. Use it only
 // in a program without probes, which would stay if it hung.
-func Direct(pid uint32) *Process { return &Process{state: &state{pid: pid}} }
+func Direct(pid uint32) *Process { return &Process{pid: pid} }
 
 // PID returns the process's PID.
 func (p *Process) PID() uint32 { return p.pid }
@@ -168,14 +170,14 @@ func (p *Process) ReadEach(objects []uint64, offset uint64, size int) ([]byte, e
 func (p *Process) Interrupt() {
 	p.interrupted.Store(true)
 	if p.user != nil {
-		p.user.interrupt(p.state)
-		p.user.searches.interrupt(p.state)
-		p.user.files.interrupt(p.state)
+		p.user.interrupt(p)
+		p.user.searches.interrupt(p)
+		p.user.files.interrupt(p)
 	}
 }
 
 // ErrInterrupted means that Interrupt ended a read.
-var ErrInterrupted = errors.New("reading its memory was interrupted")
+const ErrInterrupted = noAnswer("reading its memory was interrupted")
 
 func (p *Process) read(b []byte, parts []unix.RemoteIovec) error {
 	n, err := p.readSome(b, parts)
@@ -188,7 +190,7 @@ func (p *Process) read(b []byte, parts []unix.RemoteIovec) error {
 // readSome reads the parts up to the first that cannot be read. It fails only if that is the very first.
 func (p *Process) readSome(b []byte, parts []unix.RemoteIovec) (int, error) {
 	n, err := p.tryRead(b, parts)
-	if err != nil && !p.hurried && !errors.Is(err, unix.EFAULT) {
+	if err != nil && !errors.Is(err, unix.EFAULT) {
 		p.failed.Add(1)
 	}
 	return n, err
@@ -196,6 +198,7 @@ func (p *Process) readSome(b []byte, parts []unix.RemoteIovec) (int, error) {
 
 func (p *Process) tryRead(b []byte, parts []unix.RemoteIovec) (int, error) {
 	if p.hung.now.Load() {
+		p.unanswered.Add(1)
 		return 0, ErrHung
 	}
 	if p.source != nil {
@@ -211,6 +214,10 @@ func (p *Process) tryRead(b []byte, parts []unix.RemoteIovec) (int, error) {
 
 // answered translates a reader's error into one about the process.
 func (p *Process) answered(err error) error {
+	var refused unix.Errno
+	if err != nil && !errors.As(err, &refused) {
+		p.unanswered.Add(1)
+	}
 	if err != nil && p.interrupted.Load() {
 		return ErrInterrupted
 	}
@@ -265,7 +272,7 @@ func userOf(id uint32) *user {
 		if users.of == nil {
 			users.of = map[uint32]*user{}
 		}
-		u = &user{id: id, hurry: proc.NewAllowance(maxHurry, hurryShare)}
+		u = &user{id: id}
 		u.files.more = proc.NewAllowance(filePatience, filePatienceShare)
 		for _, l := range []*lane{&u.lane, &u.searches, &u.files} {
 			l.of, l.free = u, make(chan struct{}, 1)

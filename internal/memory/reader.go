@@ -41,27 +41,23 @@ const (
 	startTime  = 30 * time.Second
 	lookEvery  = 100 * time.Millisecond
 	maxStarved = 10
-	// Hurried callers check more often.
-	lookInHurry = 10 * time.Millisecond
-	unhurried   = -1
 )
 
 var (
 	// errLate: a read waited for a page for too long.
 	errLate    = errors.New("too late")
-	errStarved = errors.New("the helper process that reads it got no CPU time")
+	errStarved = noAnswer("the helper process that reads it got no CPU time")
 )
 
 // A request is a header and, for each part, its address and size. The answer is the number of bytes read, or a
-// negative error number; and how long the reader waited for pages, in ns. With forSearch in place of the number of
-// parts, the request is for a search: see apart.go. The byte order is native, because both ends are the same program.
-// The first message is an answer without a request: the reader has started. Behind the buffer's maxBytes is a word
-// that is 0 while the reader waits for a request. If it is 0 before the answer arrived, the answer is on its way and
-// the caller was short of CPU.
+// negative error number. With forSearch in place of the number of parts, the request is for a search: see apart.go. The
+// byte order is native, because both ends are the same program. The first message is an answer without a request: the
+// reader has started. Behind the buffer's maxBytes is a word that is 0 while the reader waits for a request. If it is 0
+// before the answer arrived, the answer is on its way and the caller was short of CPU.
 const (
 	headBytes   = 8 // the process, the number of parts
 	partBytes   = 16
-	answerBytes = 16
+	answerBytes = 8
 	sharedBytes = maxBytes + 8
 )
 
@@ -79,8 +75,6 @@ type reader struct {
 	cut    bool
 	// patience is how long to wait for an answer about a file.
 	patience time.Duration
-	// hurry is how long a hurried caller may wait for an answer, or unhurried; waited is how long it did wait.
-	hurry, waited time.Duration
 }
 
 // start runs this program once more, as a reader: see init.
@@ -96,7 +90,7 @@ func start() (*reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{socket: conn.(*net.UnixConn), hurry: unhurried}
+	r := &reader{socket: conn.(*net.UnixConn)}
 	if err := r.run(theirs); err != nil {
 		if r.command != nil && r.command.Process != nil {
 			r.abandon(func() {})
@@ -174,46 +168,23 @@ func (r *reader) answer(b []byte, patience time.Duration) error {
 }
 
 func (r *reader) await(b []byte, patience time.Duration) error {
-	hurried, every, most := r.hurry != unhurried, lookEvery, maxStarved*patience
-	if hurried {
-		patience, every, most = min(patience, r.hurry), lookInHurry, maxStarved*maxHurry
-	}
 	began, waited := time.Now(), time.Duration(0)
 	for {
-		look, looked := min(every, patience-waited), time.Now()
+		look := min(lookEvery, patience-waited)
 		err := r.receive(b, look)
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			if hurried && err == nil {
-				r.waited += max(waited, time.Duration(binary.NativeEndian.Uint64(b[8:])))
-			}
 			return err
 		}
 		if r.waits() {
-			if hurried { // the caller itself may have been scheduled late, too
-				look = min(time.Since(looked), 2*look)
-			}
 			waited += look
 		}
-		starved := time.Since(began) >= most
-		if waited >= patience || starved && hurried {
-			r.waited += waited
+		if waited >= patience {
 			return errLate
 		}
-		if starved {
+		if time.Since(began) >= maxStarved*patience {
 			return errStarved
 		}
 	}
-}
-
-// settle waits for, and drops, an answer that came too late for its caller.
-func (r *reader) settle(patience time.Duration) error {
-	var answer [answerBytes]byte
-	r.hurry, r.rights = unhurried, r.rights[:0]
-	err := r.await(answer[:], max(patience, lookEvery))
-	for _, fd := range r.rights {
-		unix.Close(fd)
-	}
-	return err
 }
 
 func (r *reader) receive(b []byte, within time.Duration) error {
@@ -363,7 +334,7 @@ func serve() error {
 			parts[i] = unix.RemoteIovec{Base: uintptr(binary.NativeEndian.Uint64(at)), Len: size}
 			total += size
 		}
-		result, waits := int64(0), beginWait()
+		result := int64(0)
 		if total > 0 {
 			local[0] = unix.Iovec{Base: &buffer[0], Len: uint64(total)}
 			got, err := unix.ProcessVMReadv(int(pid), local, parts[:count], 0)
@@ -373,7 +344,7 @@ func serve() error {
 				result = -int64(failed)
 			}
 		}
-		answer := answerOf(result, waits)
+		answer := answerOf(result)
 		if _, err := unix.Write(socketFD, answer[:]); err != nil {
 			return nil
 		}
@@ -392,32 +363,9 @@ func collect() {
 	}
 }
 
-// waiting is the state when a thread began something: the time, and how often the thread had blocked so far
-// (voluntary context switches).
-type waiting struct {
-	began time.Time
-	times int64
-}
-
-func beginWait() waiting { return waiting{time.Now(), waitedTimes()} }
-
-func waitedTimes() int64 {
-	var u unix.Rusage
-	_ = unix.Getrusage(unix.RUSAGE_THREAD, &u)
-	return u.Nvcsw
-}
-
-// shortWait is shorter than the wait for any page.
-const shortWait = 100 * time.Microsecond
-
-// answerOf encodes a result and how long the reader waited for it.
-func answerOf(result int64, w waiting) (answer [answerBytes]byte) {
-	waited := time.Since(w.began)
-	if waited < shortWait || waitedTimes() == w.times {
-		waited = 0
-	}
+// answerOf encodes a result.
+func answerOf(result int64) (answer [answerBytes]byte) {
 	binary.NativeEndian.PutUint64(answer[:], uint64(result))
-	binary.NativeEndian.PutUint64(answer[8:], uint64(waited))
 	return answer
 }
 

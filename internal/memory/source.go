@@ -23,7 +23,7 @@ type Source interface {
 }
 
 // From returns a process that is read from a source.
-func From(pid uint32, s Source) *Process { return &Process{state: &state{pid: pid, source: s}} }
+func From(pid uint32, s Source) *Process { return &Process{pid: pid, source: s} }
 
 // Beside returns another process: as it was then, if this one is read from a source.
 func (p *Process) Beside(pid uint32) *Process {

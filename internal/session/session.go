@@ -58,8 +58,10 @@ type Reconciler interface {
 
 // Lagging is a Source whose events wait in a buffer until it reads them.
 type Lagging interface {
-	// Behind returns the age of the newest event that was read, if others wait; 0 if none waits. It never blocks.
+	// Behind returns for how long events have waited to be read; 0 if none waits. It never blocks.
 	Behind() time.Duration
+	// Stuck returns for how long events have waited while none at all was read. It never blocks.
+	Stuck() time.Duration
 }
 
 // Sink receives events and changes. Callbacks that are nil are skipped. The session calls all but Close under its lock, so they
@@ -344,13 +346,18 @@ func (s *Session) Lost() (lost Lost) {
 const maxBehind = time.Second
 
 // Behind returns the longest Behind of all sources; 0 if none is behind.
-func (s *Session) Behind() (behind time.Duration) {
+func (s *Session) Behind() time.Duration { return s.longest(Lagging.Behind) }
+
+// Stuck returns the longest Stuck of all sources; 0 if none is stuck.
+func (s *Session) Stuck() time.Duration { return s.longest(Lagging.Stuck) }
+
+func (s *Session) longest(of func(Lagging) time.Duration) (d time.Duration) {
 	for _, source := range s.sources {
 		if l, ok := source.(Lagging); ok {
-			behind = max(behind, l.Behind())
+			d = max(d, of(l))
 		}
 	}
-	return behind
+	return d
 }
 
 // Buffers returns the live buffers of a process, oldest first.

@@ -221,6 +221,7 @@ type lagging struct {
 }
 
 func (s *lagging) Behind() time.Duration { return s.behind }
+func (s *lagging) Stuck() time.Duration  { return s.behind }
 
 func TestBehindIsNotExact(t *testing.T) {
 	for behind, want := range map[time.Duration]bool{0: true, maxBehind: true, maxBehind + 1: false, time.Hour: false} {

@@ -147,9 +147,9 @@ func (p *Process) codeOf(f PythonFrame) *code {
 	if was != nil && was.identity == f.Identity && !past(was.until) {
 		return was
 	}
-	before := p.memory.Late()
+	before := p.memory.Unanswered()
 	c := p.readCode(f.Code)
-	if p.memory.Late() != before || c.ok && c.identity != f.Identity {
+	if p.memory.Unanswered() != before || c.ok && c.identity != f.Identity {
 		return nil
 	}
 	p.remember(f.Code, c)

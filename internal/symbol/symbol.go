@@ -116,7 +116,7 @@ type mapping struct {
 
 // NewProcess returns a Process, which shares files with others. python is its interpreter, or nil.
 func NewProcess(pid uint32, files *Files, python *Python) *Process {
-	p := &Process{pid: pid, files: files, memory: memory.Of(pid).Hurried(), python: python, codes: map[uint64]*code{}, frames: map[uint64]Frame{},
+	p := &Process{pid: pid, files: files, memory: memory.Of(pid), python: python, codes: map[uint64]*code{}, frames: map[uint64]Frame{},
 		rules: map[uint64]unwindRule{}}
 	p.lookAtMaps() // this makes the worker open the files, which are needed soon
 	return p
@@ -163,7 +163,7 @@ func (p *Process) Unwind(r Registers, piece []byte, python []PythonFrame, cut bo
 // if more may be known later, because maps are read again, or a worker still reads a file.
 func (p *Process) Name(c Calls) (s Stack, until time.Time, final bool) {
 	s.Cut = c.cut
-	before := p.memory.Late()
+	before := p.memory.Unanswered()
 	// Name Python's frames first, because the process may end soon, and its memory is needed for them.
 	var ofPython []Frame
 	for _, f := range c.python {
@@ -191,7 +191,7 @@ func (p *Process) Name(c Calls) (s Stack, until time.Time, final bool) {
 	}
 	s.Frames = append(s.Frames, ofPython...)
 	s.Cut = s.Cut || !c.whole && !interpreter
-	return s, until, there && p.memory.Late() == before
+	return s, until, there && p.memory.Unanswered() == before
 }
 
 // interpreter reports whether the code at an address is Python's interpreter.

@@ -37,13 +37,6 @@ func ProcessOf(mem *memory.Process, lib *metal.Library, m proc.Mapping) *Process
 	}
 }
 
-// Hurried returns the same process for callers that must not wait: see memory.ErrLater.
-func (p *Process) Hurried() *Process {
-	c := *p
-	c.Mem, c.Opener = p.Mem.Hurried(), p.Opener.Hurried()
-	return &c
-}
-
 // Elsewhere returns another process that maps the same library at the same place.
 func (p *Process) Elsewhere(pid uint32) *Process {
 	other := *p
@@ -54,8 +47,13 @@ func (p *Process) Elsewhere(pid uint32) *Process {
 // Files returns the process for opening its files.
 func (p *Process) Files() *memory.Process { return p.Mem.Files() }
 
-// Late returns how many hurried reads came too late so far.
-func (p *Process) Late() uint64 { return p.Mem.Late() + p.Opener.Late() }
+// Unanswered returns how many reads got no answer so far.
+func (p *Process) Unanswered() uint64 {
+	if p.Mem == p.Opener {
+		return p.Mem.Unanswered()
+	}
+	return p.Mem.Unanswered() + p.Opener.Unanswered()
+}
 
 // Hung reports whether the process's memory did not answer.
 func (p *Process) Hung() bool { return p.Mem.Hung() }
