@@ -88,13 +88,14 @@ type drain struct {
 	waiting []*relay.Wanted
 	// stacks: the BPF programs send stacks of allocations and frees now.
 	stacks bool
-	// parcels are the records that this pass has for each run and has not handed over yet. last caches the run of the
-	// last process.
-	parcels map[*relay.Inbox[mail]][]byte
-	last    struct {
-		pid uint32
-		in  *relay.Inbox[mail]
+	// current is what is filled for the run of the last record; parcels are those of other runs in this pass.
+	current struct {
+		pid     uint32
+		in      *relay.Inbox[mail]
+		records []byte
 	}
+	parcels map[*relay.Inbox[mail]][]byte
+	scratch []byte // for a record of an unknown run
 	running sync.WaitGroup
 	started struct {
 		sync.Mutex
@@ -102,14 +103,11 @@ type drain struct {
 	}
 }
 
-// handBytes of records are handed over together.
-const handBytes = 64 << 10
-
 func newDrain(a *attacher, ready func(), sink func([]aggregator.Event)) *drain {
 	var mu sync.Mutex // the sink's calls come one after the other
 	return &drain{
 		attacher: a, ready: ready, parcels: map[*relay.Inbox[mail]][]byte{},
-		stacks: a.opts.Stacks && !a.opts.StacksPaused,
+		scratch: make([]byte, 0, recordRoom), stacks: a.opts.Stacks && !a.opts.StacksPaused,
 		sink: func(events []aggregator.Event) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -154,6 +152,7 @@ func (d *drain) loop(ctx context.Context) error {
 		}
 		if sleeping {
 			d.caughtUp.Store(0)
+			d.runs.Trim()
 		} else if d.reader.AvailableBytes() == 0 {
 			d.catchesUp()
 		}
@@ -204,6 +203,7 @@ func (d *drain) loop(ctx context.Context) error {
 		if started {
 			settling, d.waiting = d.waiting, nil
 		}
+		d.fill(nil)
 		inboxes := d.runs.All()
 		for _, w := range settling {
 			w.Need(len(inboxes))
@@ -228,6 +228,7 @@ func (d *drain) begun() {
 // the runs and waiting callers get their turn between two passes.
 func (d *drain) pass(record *ringbuf.Record) (n int, err error) {
 	for size := 0; size < d.reader.BufferSize(); {
+		record.RawSample = d.tail()
 		err := d.reader.ReadInto(record)
 		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, ringbuf.ErrFlushed) {
 			return n, nil
@@ -249,6 +250,25 @@ func (d *drain) pass(record *ringbuf.Record) (n int, err error) {
 	return n, nil
 }
 
+// recordRoom is more than any record takes in a parcel.
+const recordRoom = 16 << 10
+
+// tail returns where the next record is read to: where it belongs if it is of the same run as the last one.
+func (d *drain) tail() []byte {
+	if n := len(d.current.records) + relay.HeadBytes; cap(d.current.records) >= n+recordRoom {
+		return d.current.records[n:n]
+	}
+	return d.scratch
+}
+
+// fill goes over to filling the parcel of another run.
+func (d *drain) fill(in *relay.Inbox[mail]) {
+	if d.current.in != nil && d.current.records != nil {
+		d.parcels[d.current.in] = d.current.records
+	}
+	d.current.in, d.current.records = in, d.parcels[in]
+}
+
 // route puts a record into the parcel of its process's run.
 func (d *drain) route(b []byte) {
 	if len(b) < int(unsafe.Sizeof(bpf.MemtraceTtHead{})) {
@@ -256,23 +276,28 @@ func (d *drain) route(b []byte) {
 	}
 	head := (*bpf.MemtraceTtHead)(unsafe.Pointer(&b[0]))
 	d.newest.Store(head.Time)
-	if d.last.pid != head.Pid || d.last.in == nil {
-		d.last.pid, d.last.in = head.Pid, d.runs.Of(head.Pid)
+	if c := &d.current; c.in == nil || c.pid != head.Pid {
+		c.pid = head.Pid
+		if in := d.runs.Of(head.Pid); in != c.in {
+			d.fill(in)
+		}
 	}
-	in := d.last.in
+	c := &d.current
 	if bpf.MemtraceTtKind(head.Kind) == bpf.MemtraceTtKindTT_EXIT {
 		d.runs.Ended(head.Pid)
-		d.last.in = nil
+		c.pid = 0 // a later process with this PID can have another run
 	}
-	records := d.parcels[in]
-	if !in.Room(len(records), len(b), d.reader.BufferSize(), head.Kind) {
+	if !c.in.Room(len(c.records), len(b), d.reader.BufferSize(), head.Kind) {
 		return
 	}
-	if records = relay.Append(records, b); len(records) >= handBytes {
-		in.Hand(relay.Parcel{Records: records})
-		records = nil
+	if c.records == nil {
+		c.records = d.runs.Buffer()
 	}
-	d.parcels[in] = records
+	if c.records = relay.Append(c.records, b); cap(c.records)-len(c.records) < relay.HeadBytes+recordRoom {
+		c.in.Hand(relay.Parcel{Records: c.records})
+		c.records = nil
+		delete(d.parcels, c.in)
+	}
 }
 
 // switchStacks switches stacks of allocations and frees on or off in the BPF programs; failures always have one.

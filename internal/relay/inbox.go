@@ -43,8 +43,8 @@ func (w *Wanted) Settle() {
 	}
 }
 
-// recordHead is the size of what precedes a record.
-const recordHead = 8
+// HeadBytes is the size of what precedes a record in a parcel.
+const HeadBytes = 8
 
 // Inbox is what a run still has to take in. The drain and the run share it with those who leave mail.
 type Inbox[Mail any] struct {
@@ -55,25 +55,28 @@ type Inbox[Mail any] struct {
 
 	mu      sync.Mutex
 	parcels []Parcel
-	queued  int // bytes of records, also of those that are being taken in
+	// queued is bytes of records, also of those that are being taken in.
+	queued atomic.Int64
 	// oldest is when the oldest of them was handed over, by proc.Now; 0 if there are none.
 	oldest uint64
-	// full: a record found no room, and the run has not taken in half of the others since.
+	// full: a record found no room, and the run has not taken in half of the others since. Only the drain uses it.
 	full bool
 	// lost counts, by kind, the records that found no room.
-	lost [bpf.MemtraceTtKindTT_KINDS]uint64
+	lost [bpf.MemtraceTtKindTT_KINDS]atomic.Uint64
 	// asked counts calls of Ask; passing and passed are its values as the pass that is under way, and the last one,
 	// began.
 	asked, passing, passed uint64
 
-	// goesOn is when the run last finished something, ns since began.
-	began  time.Time
-	goesOn atomic.Int64
+	// finished counts what the run has finished; seen is that count as it was last looked at, and changed when it was
+	// first seen.
+	finished atomic.Uint64
+	seen     uint64
+	changed  uint64
 }
 
 // NewInbox returns an empty inbox.
 func NewInbox[Mail any](u *Users[Mail]) *Inbox[Mail] {
-	return &Inbox[Mail]{users: u, wake: make(chan struct{}, 1), began: time.Now()}
+	return &Inbox[Mail]{users: u, wake: make(chan struct{}, 1)}
 }
 
 // Rouse has the run look for what is left for it.
@@ -105,13 +108,20 @@ func (in *Inbox[Mail]) Next(until time.Time) []Parcel {
 }
 
 // GoesOn notes that the run has finished something.
-func (in *Inbox[Mail]) GoesOn() { in.goesOn.Store(int64(time.Since(in.began))) }
+func (in *Inbox[Mail]) GoesOn() { in.finished.Add(1) }
+
+// look notes whether the run goes on.
+func (in *Inbox[Mail]) look(now uint64) {
+	if n := in.finished.Load(); n != in.seen || in.changed == 0 {
+		in.seen, in.changed = n, now
+	}
+}
 
 // Takes notes that a parcel is being taken in.
 func (in *Inbox[Mail]) Takes(p *Parcel) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.queued > 0 {
+	if in.queued.Load() > 0 {
 		in.oldest = p.handed
 	}
 }
@@ -120,10 +130,12 @@ func (in *Inbox[Mail]) Takes(p *Parcel) {
 func (in *Inbox[Mail]) Taken(p *Parcel) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.queued -= len(p.Records); in.queued == 0 {
+	if in.queued.Add(-int64(len(p.Records))) == 0 {
 		in.oldest = 0
 	}
 	in.users.queued.Add(-int64(len(p.Records)))
+	in.users.recycle(p.Records)
+	p.Records = nil
 }
 
 // Waiting returns how many bytes of records wait, for how long the oldest does, and for how long they have waited while
@@ -131,11 +143,13 @@ func (in *Inbox[Mail]) Taken(p *Parcel) {
 func (in *Inbox[Mail]) Waiting() (bytes int, since, stuck time.Duration) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.queued == 0 {
+	now := proc.Now()
+	in.look(now)
+	if in.queued.Load() == 0 {
 		return 0, 0, 0
 	}
-	since = time.Duration(proc.Now() - in.oldest)
-	return in.queued, since, min(since, time.Since(in.began)-time.Duration(in.goesOn.Load()))
+	since = time.Duration(now - in.oldest)
+	return int(in.queued.Load()), since, min(since, time.Duration(now-in.changed))
 }
 
 // Ask has the drain begin another pass. All that is in the BPF ring buffer now is taken in once a parcel's Passed has
@@ -156,6 +170,9 @@ func (in *Inbox[Mail]) Begin() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.passing = in.asked
+	if in.queued.Load() > 0 {
+		in.look(proc.Now())
+	}
 	return in.passing != in.passed
 }
 
@@ -164,10 +181,9 @@ func (in *Inbox[Mail]) Hand(p Parcel) {
 	in.mu.Lock()
 	p.handed = proc.Now()
 	if len(p.Records) > 0 {
-		if in.queued == 0 {
+		if in.queued.Add(int64(len(p.Records))) == int64(len(p.Records)) {
 			in.oldest = p.handed
 		}
-		in.queued += len(p.Records)
 		in.users.queued.Add(int64(len(p.Records)))
 	}
 	in.parcels = append(in.parcels, p)
@@ -189,33 +205,38 @@ func (in *Inbox[Mail]) End(p Parcel) {
 // Room reports whether a record of this size, beside waiting bytes that are not handed over yet, finds room. If not, it
 // is counted as lost. ring is the size of the BPF ring buffer.
 func (in *Inbox[Mail]) Room(waiting, size, ring int, kind uint8) bool {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if in.full = in.full && in.queued > ring/2; !in.full {
-		in.full = in.queued+waiting+size > ring || in.users.queued.Load() > int64(maxQueues*ring)
+	queued := in.queued.Load()
+	if in.full = in.full && queued > int64(ring/2); !in.full {
+		in.full = queued+int64(waiting+size) > int64(ring) || in.users.queued.Load() > int64(maxQueues*ring)
 	}
 	if !in.full {
 		return true
 	}
 	if int(kind) < len(in.lost) {
-		in.lost[kind]++
+		in.lost[kind].Add(1)
 		in.users.unqueued[kind].Add(1)
 	}
 	return false
 }
 
 // Lost counts, by kind, the records that found no room.
-func (in *Inbox[Mail]) Lost() [bpf.MemtraceTtKindTT_KINDS]uint64 {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return in.lost
+func (in *Inbox[Mail]) Lost() (lost [bpf.MemtraceTtKindTT_KINDS]uint64) {
+	for kind := range in.lost {
+		lost[kind] = in.lost[kind].Load()
+	}
+	return lost
 }
 
-// Append appends a record to those of a parcel.
+// Append appends a record to those of a parcel. It copies nothing if the record was read to where it belongs: HeadBytes
+// behind the others.
 func Append(records, b []byte) []byte {
 	records = binary.NativeEndian.AppendUint64(records, uint64(len(b)))
-	records = append(records, b...)
-	for len(records)%recordHead != 0 {
+	if n := len(records) + len(b); len(b) > 0 && n <= cap(records) && &records[:n][len(records)] == &b[0] {
+		records = records[:n]
+	} else {
+		records = append(records, b...)
+	}
+	for len(records)%HeadBytes != 0 {
 		records = append(records, 0)
 	}
 	return records
@@ -224,6 +245,6 @@ func Append(records, b []byte) []byte {
 // Next returns the first of a parcel's records, and the others.
 func Next(records []byte) (b, others []byte) {
 	n := int(binary.NativeEndian.Uint64(records))
-	end := (recordHead + n + recordHead - 1) / recordHead * recordHead
-	return records[recordHead : recordHead+n : recordHead+n], records[end:]
+	end := (HeadBytes + n + HeadBytes - 1) / HeadBytes * HeadBytes
+	return records[HeadBytes : HeadBytes+n : HeadBytes+n], records[end:]
 }

@@ -36,7 +36,7 @@ func TestRecordsOfAParcel(t *testing.T) {
 		}
 		want = append(want, b)
 		records = Append(records, b)
-		if len(records)%recordHead != 0 {
+		if len(records)%HeadBytes != 0 {
 			t.Fatalf("after %d bytes, the next record is at %d", size, len(records))
 		}
 	}
@@ -68,8 +68,8 @@ func TestRoom(t *testing.T) {
 	}
 	list := in.Next(time.Time{})
 	for i := range list {
-		if full := in.queued > ring/2; in.Room(0, size, ring, kind) == full {
-			t.Errorf("room with %d bytes: %v", in.queued, !full)
+		if full := in.queued.Load() > ring/2; in.Room(0, size, ring, kind) == full {
+			t.Errorf("room with %d bytes: %v", in.queued.Load(), !full)
 		}
 		in.Takes(&list[i])
 		in.Taken(&list[i])
@@ -129,6 +129,7 @@ func TestStuck(t *testing.T) {
 	in.Hand(Parcel{Records: Append(nil, make([]byte, 8))})
 	list := in.Next(time.Time{})
 	in.Takes(&list[0])
+	in.Waiting() // the drain looks, too
 	wait := time.NewTimer(50 * time.Millisecond)
 	defer wait.Stop()
 	<-wait.C

@@ -35,6 +35,44 @@ type Users[Mail any] struct {
 	// queued counts the bytes of records that wait for all runs; unqueued counts, by kind, those that found no room.
 	queued   atomic.Int64
 	unqueued [bpf.MemtraceTtKindTT_KINDS]atomic.Uint64
+
+	// spare are buffers of records that were taken in.
+	spare   [][]byte
+	spareMu sync.Mutex
+}
+
+// BufferBytes is the capacity of a buffer for the records of a parcel.
+const BufferBytes = 1 << 20
+
+// maxSpare bounds the buffers that are kept: for as much as the largest BPF ring buffer has room for.
+const maxSpare = 16
+
+// Buffer returns an empty buffer for the records of a parcel.
+func (u *Users[Mail]) Buffer() []byte {
+	u.spareMu.Lock()
+	defer u.spareMu.Unlock()
+	if n := len(u.spare); n > 0 {
+		b := u.spare[n-1]
+		u.spare = u.spare[:n-1]
+		return b
+	}
+	return make([]byte, 0, BufferBytes)
+}
+
+// Trim drops the buffers that are kept.
+func (u *Users[Mail]) Trim() {
+	u.spareMu.Lock()
+	defer u.spareMu.Unlock()
+	u.spare = nil
+}
+
+// recycle takes back a buffer.
+func (u *Users[Mail]) recycle(b []byte) {
+	u.spareMu.Lock()
+	defer u.spareMu.Unlock()
+	if cap(b) == BufferBytes && len(u.spare) < maxSpare {
+		u.spare = append(u.spare, b[:0])
+	}
 }
 
 // Begin has runs started as processes need one. wake has the drain begin another pass.
