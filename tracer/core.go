@@ -126,6 +126,16 @@ func (c *core) mine(pid uint32) bool {
 	return in == nil || in == c.in
 }
 
+// reservedUnread marks a process whose buffer has an unknown reserved size, until a comparison finds it.
+func (c *core) reservedUnread(p *traced, from origin) {
+	rec := &p.reconciliation
+	p.doubtOnce()
+	if !rec.unreserved {
+		rec.unreserved = true
+		c.raiseWhy(from, aggregator.Reason{Code: exact.ReasonReservedUnknown, Detail: "they were not known when the buffers were allocated"})
+	}
+}
+
 // isTraced reports whether a process was found to map a traced library.
 func (c *core) isTraced(pid uint32) bool {
 	_, known := c.processes.traced(pid)

@@ -256,9 +256,7 @@ func (lv *lives) add(a announcement, now uint64) (p *traced, lives bool) {
 	if one.stage == sought {
 		p.first = 1 // some of its events were already emitted
 	}
-	if one.unsized {
-		p.doubt()
-	}
+	unsized := one.unsized
 	// Some probes may be missing. Examining the process attaches the rest; then what it holds is read.
 	one.join(p, !a.unseen || started > a.covered)
 	lv.stacks.addProcess(lv.env, pid)
@@ -268,7 +266,7 @@ func (lv *lives) add(a announcement, now uint64) (p *traced, lives bool) {
 	p.start = process
 	p.start.Late, p.start.RanBefore = a.late || one.stage == joining, started <= lv.began
 	p.describeLibrary()
-	lv.describe(p, now)
+	lv.begin(p, unsized, now)
 	if a.of.overwritten.Load() {
 		lv.mark(pid, verdict{why: whyOverwritten, at: now})
 	}
@@ -282,6 +280,15 @@ func (lv *lives) add(a announcement, now uint64) (p *traced, lives bool) {
 		lv.mayLack(p)
 	}
 	return p, true
+}
+
+// begin emits the description of a process that became known. unsized: the reserved sizes of buffers that were seen
+// before are unknown, and a comparison finds those of the live ones.
+func (lv *lives) begin(p *traced, unsized bool, now uint64) {
+	lv.describe(p, now)
+	if unsized {
+		lv.reservedUnread(p, origin{pid: p.mapping.PID, time: now})
+	}
 }
 
 // lookedAt handles that a known process was examined. It reads what the process held before, unless that was read

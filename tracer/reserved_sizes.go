@@ -4,7 +4,6 @@ import (
 	"errors"
 
 	"tt-memtrace/aggregator"
-	"tt-memtrace/aggregator/exact"
 	"tt-memtrace/bpf"
 	"tt-memtrace/internal/memory"
 	"tt-memtrace/internal/metal"
@@ -35,16 +34,6 @@ func (bs *buffers) reservedSize(p *traced, from origin, e *bpf.MemtraceTtAlloc) 
 	}
 	bs.reservedUnread(p, from)
 	return 0
-}
-
-// reservedUnread marks a process whose buffer has an unknown reserved size, until a comparison finds it.
-func (bs *buffers) reservedUnread(p *traced, from origin) {
-	rec := &p.reconciliation
-	p.doubtOnce()
-	if !rec.unreserved {
-		rec.unreserved = true
-		bs.raiseWhy(from, aggregator.Reason{Code: exact.ReasonReservedUnknown, Detail: "they were not known when the buffers were allocated"})
-	}
 }
 
 // placesOnCores returns where a buffer lies that has an address on each of its cores; empty for other buffers. It

@@ -749,3 +749,47 @@ func TestReadingAfterALoss(t *testing.T) {
 		}
 	}
 }
+
+// The reserved sizes of buffers that are allocated before their process is known are unknown, and marked until a
+// comparison has read those of the live ones.
+func TestBuffersFromBeforeTheirProcessIsKnown(t *testing.T) {
+	const pid = 7
+	for _, early := range []bool{false, true} {
+		r := related()
+		accounts := aggregator.New()
+		marked := func() bool {
+			aggregator.Expand(accounts, r.batch, func(list []aggregator.Event) {
+				for i := range list {
+					accounts.Apply(&list[i])
+				}
+			})
+			r.batch = nil
+			s := accounts.Snapshot()
+			return slices.ContainsFunc(slices.Collect(s.Why()), func(r aggregator.Reason) bool {
+				return r.Code == exact.ReasonReservedUnknown && r.PID == pid
+			})
+		}
+		from := origin{pid: pid, time: 1}
+		if early {
+			r.buffers.allocated(record{origin: from},
+				&bpf.MemtraceTtAlloc{Device: 0x1000, Allocator: 0x2000, Buffer: 0x3000, Size: 4096})
+		}
+		one := r.processes.of(pid)
+		unsized := one.unsized
+		p := &traced{mapping: proc.Mapping{PID: pid}, allocators: allocatorTable{}}
+		one.join(p, true)
+		r.lives.begin(p, unsized, 2)
+		if marked() != early {
+			t.Errorf("early %v: it is marked: %v", early, !early)
+		}
+		if p.reconciliation.suspect.IsZero() == early {
+			t.Errorf("early %v: it is compared soon: %v", early, !early)
+		}
+		p.reconciliation.made, p.reconciliation.met = map[uint64]bool{}, map[uint64]bool{}
+		p.reconciliation.suspect = time.Time{}
+		r.comparisons.merge(p.nextReading(false))
+		if marked() {
+			t.Errorf("early %v: it stays marked after a comparison", early)
+		}
+	}
+}
