@@ -44,7 +44,7 @@ type announcement struct {
 	// not examined.
 	memory  *memory.Process
 	process aggregator.Process
-	// image is what it ran then; nil if it could not be opened. The reader does not get it.
+	// image is what it ran then; nil if it could not be opened. The run does not get it.
 	image *proc.Image
 	// asked is which ask the end of the old program's records answers, if the process is known already.
 	asked uint64
@@ -254,7 +254,7 @@ func (ar *attacher) attach(found announcement, file mappedFile, seen uint64) (ag
 	linked := a.probes.linked[scope]
 	found.of, found.seen = a, seen
 	found.late = seen == 0 || found.process.Started <= linked.ticks && mayPrecede(seen, linked.at)
-	// Under the mailbox's lock, because the reader must take in the announcement before the process's end, which
+	// Under the mailbox's lock, because the run must take in the announcement before the process's end, which
 	// watchExit requests. Before that it may have called exec, or ended and another one got its PID.
 	in := ar.runs.Of(m.PID)
 	in.Mail.announced.mu.Lock()

@@ -13,7 +13,7 @@ import (
 )
 
 // core is what all features share: the processes, what is done with each kind of record, and the way of events to the
-// sink. Only the reader uses it.
+// sink. Only its run uses it.
 type core struct {
 	*env
 	attacher *attacher

@@ -65,13 +65,13 @@ func (t *Tracer) Sync(ctx context.Context) error {
 	done := make(chan struct{})
 	t.syncs.put(done)
 	if err := t.reader.Flush(); err != nil {
-		return fmt.Errorf("waking the reader: %w", err)
+		return fmt.Errorf("waking the drain: %w", err)
 	}
 	select {
 	case <-done:
 		return nil
 	case <-t.ended:
-		return nil // the reader read everything before it ended
+		return nil // the drain read everything before it ended
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -19,8 +19,8 @@ import (
 	"tt-memtrace/internal/watch"
 )
 
-// env is what the reader and the goroutines that attach probes share: the options, the loaded BPF programs, and what
-// they leave for each other.
+// env is what the drain, the runs and the goroutines that attach probes share: the options, the loaded BPF programs,
+// and what they leave for each other.
 type env struct {
 	opts    Options
 	began   uint64 // ticks
@@ -32,7 +32,7 @@ type env struct {
 	// readerMu keeps the ring buffer mapped while Backlog reads its size.
 	readerMu     sync.Mutex
 	readerClosed bool
-	// newest is the time of the newest record read; caughtUp is when the reader last found the ring empty (see lag).
+	// newest is the time of the newest record read; caughtUp is when the drain last found the ring empty (see lag).
 	// CLOCK_MONOTONIC, ns.
 	newest, caughtUp atomic.Uint64
 	finder           *discover.Finder
@@ -55,7 +55,7 @@ type env struct {
 	failed       atomic.Uint64 // attachments that failed
 	// unreserved counts allocations whose reserved size was neither computed nor probed.
 	unreserved atomic.Uint64
-	// sendStacks is what the user wants; the reader passes changes on to the BPF programs.
+	// sendStacks is what the user wants; the drain passes changes on to the BPF programs.
 	sendStacks atomic.Bool
 	freeing    *time.Timer // returns freed memory to the kernel
 
@@ -71,7 +71,7 @@ func (e *env) scope(pid uint32) uint32 {
 	return 0
 }
 
-// catchesUp notes that the reader has read everything.
+// catchesUp notes that the drain has read everything.
 func (e *env) catchesUp() { e.caughtUp.Store(proc.Now()) }
 
 // wakeDrain has the drain begin another pass.
@@ -113,7 +113,7 @@ func (e *env) watchExit(pid uint32) (lives, reported bool, err error) {
 	return lives, lives || before, nil
 }
 
-// mailbox is what other goroutines leave for the reader. The reader waits for its lock, so it is held only for a
+// mailbox is what other goroutines leave for a run or the drain. That waits for its lock, so it is held only for a
 // moment.
 type mailbox[T any] struct {
 	mu   sync.Mutex
@@ -268,7 +268,7 @@ func (u *unexamined) take(pid uint32) bool {
 	return waits && time.Since(at) < unexaminedFor
 }
 
-// filled counts entries that the reader sees while it walks a table.
+// filled counts entries that a run sees while it walks a table.
 type filled struct{ launches atomic.Uint64 }
 
 // kernelCounters sums the BPF programs' counters over all CPUs.

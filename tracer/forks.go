@@ -35,7 +35,7 @@ type forkSearch struct {
 	hurry   chan struct{}
 	awaited bool
 
-	// Only the reader uses the fields below. lost: an event was lost since forks of all processes were
+	// Only the run uses the fields below. lost: an event was lost since forks of all processes were
 	// last searched for.
 	lost   bool
 	sought interval

@@ -10,7 +10,7 @@ import (
 	"tt-memtrace/internal/proc"
 )
 
-// stage is how far the reader knows a process.
+// stage is how far its run knows a process.
 type stage uint8
 
 const (
@@ -47,7 +47,7 @@ func (s state) String() string {
 	return [...]string{"untracked", "attached", "scanning", "suspect", "steady"}[s]
 }
 
-// process is all that the reader keeps of a PID, from the first sign of it until it ends.
+// process is all that a run keeps of a PID, from the first sign of it until it ends.
 type process struct {
 	stage stage
 	// traced is what is known of it while it is joining or joined.
@@ -99,7 +99,7 @@ func (p *process) end() {
 	*p = process{untraced: p.untraced, execed: p.execed}
 }
 
-// onIllegal receives each illegal transition, which is made all the same. Tests panic here: the reader's logic is
+// onIllegal receives each illegal transition, which is made all the same. Tests panic here: the run's logic is
 // broken then. A tracer that runs for months does not stop for it.
 var onIllegal = func(string) {}
 
@@ -128,7 +128,7 @@ func (p *process) state() state {
 // empty reports whether nothing of the process needs to be kept.
 func (p *process) empty() bool { return *p == process{} }
 
-// processes is all that the reader keeps of processes, by PID.
+// processes is all that a run keeps of processes, by PID.
 type processes map[uint32]*process
 
 // of returns what is kept of a PID, from now on if need be.

@@ -421,7 +421,7 @@ func (lv *lives) endedUnknown(from origin, how *aggregator.Exit) {
 	lv.unknownEnds = append(lv.unknownEnds, unknownEnd{from, how, time.Now()}) // the watcher may be late
 }
 
-// joinUnexamined reports the processes that the watcher saw only after the reader saw their end.
+// joinUnexamined reports the processes that the watcher saw only after the run saw their end.
 func (lv *lives) joinUnexamined() {
 	kept := lv.unknownEnds[:0]
 	for _, e := range lv.unknownEnds {
@@ -442,7 +442,7 @@ func (lv *lives) missedWhole(pid uint32) {
 }
 
 // A process of a command can map the runtime and end before it is examined, so before it has probes. The watcher knows
-// who mapped something, the reader who of the command's processes ended: only both together show it.
+// who mapped something, the run who of the command's processes ended: only both together show it.
 
 // unknownEnd is the end of a command's process that no one has announced.
 type unknownEnd struct {

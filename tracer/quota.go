@@ -59,7 +59,7 @@ type libraries struct {
 	former    []*attachment // attachments to files that were overwritten or copied since
 	room      room
 
-	// indexMu guards what the reader uses too: these, and attachment.mapped. numbered lists the libraries with a given
+	// indexMu guards what runs use too: these, and attachment.mapped. numbered lists the libraries with a given
 	// index (see attachment.index). covered is when the last probe of a library was attached, in proc.Ticks.
 	indexMu  sync.Mutex
 	numbered map[uint32][]*attachment

@@ -9,7 +9,7 @@ import (
 	"tt-memtrace/internal/inspect"
 )
 
-// reconciliation is the reader's state of comparing one process with its accounts.
+// reconciliation is the run's state of comparing one process with its accounts.
 type reconciliation struct {
 	// forkedFrom, if not 0, is the process that this one forked from: its memory began as a copy of the parent's, and
 	// inherited objects are attributed to the parent.

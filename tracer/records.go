@@ -26,7 +26,7 @@ type record struct {
 	bytes []byte
 }
 
-// recordKind says what the reader does with the records of one kind.
+// recordKind says what a run does with the records of one kind.
 type recordKind struct {
 	kind bpf.MemtraceTtKind
 	// least is the size of a whole record without its last, variable part, in bytes.

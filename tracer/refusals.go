@@ -105,7 +105,7 @@ type verdict struct {
 	at     uint64 // CLOCK_MONOTONIC in ns
 }
 
-// judge tells the reader whether a process uses a library that is not traced.
+// judge tells the run whether a process uses a library that is not traced.
 func (rf *refusals) judge(pid uint32) {
 	v := verdict{pid: pid, at: proc.Now()}
 	for _, r := range rf.refused {

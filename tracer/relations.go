@@ -43,7 +43,7 @@ type relations struct {
 	ringsNoticed bool
 	// marked are the ranges of the dataflow buffer that a thread placed last, one for each allocator.
 	marked map[uint32][]*aggregator.CircularBuffer
-	// placing are programs whose scratchpads are to be read. calls numbers the placements that the reader itself
+	// placing are programs whose scratchpads are to be read. calls numbers the placements that the run itself
 	// emits.
 	placing []placing
 	// chipsUnknown are programs whose chips within a mesh are unknown, and how often they were read for that.

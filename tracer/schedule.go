@@ -33,7 +33,7 @@ var (
 const (
 	// drainEvery is the longest that a record waits in the BPF ring buffer.
 	drainEvery = 10 * time.Millisecond
-	// sleepAfter this many empty drains the reader sleeps until a record wakes it.
+	// sleepAfter this many empty passes the drain sleeps until a record wakes it.
 	sleepAfter = 20
 	// lossEvery is how often the BPF programs' counters are read under load.
 	lossEvery = 100 * time.Millisecond

@@ -243,7 +243,7 @@ func (t *Tracer) start() error {
 // Options.Stacks.
 func (t *Tracer) SendStacks(on bool) {
 	t.sendStacks.Store(on && t.opts.Stacks)
-	t.reader.Flush() // fails if the reader has ended
+	t.reader.Flush() // fails if the drain has ended
 }
 
 // SendsStacks reports whether stacks are wanted.
