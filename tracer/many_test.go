@@ -78,7 +78,7 @@ func TestManyProcesses(t *testing.T) {
 
 // What nobody maps any more makes room for other builds, however many there were.
 func TestUnmappedLibrariesAreEvicted(t *testing.T) {
-	tr := start(t, Options{})
+	tr := start(t, Options{Follow: uint32(os.Getpid())}) // others' libraries would take places
 	stays := fixture.User(t, fixture.LayoutB)
 	tr.awaitProcess(stays.PID)
 	l := keep(t, tr, stays)
