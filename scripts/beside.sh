@@ -1,13 +1,13 @@
 #!/bin/sh
-# Runs a command beside other people's programs: scripts/beside.sh COMMAND...
-# Until it ends, three programs on the real runtime allocate, fail, fork and exit, over and over.
+# Runs a command beside unrelated programs of the runtime: scripts/beside.sh COMMAND...
+# Until it ends, three such programs allocate, fail, fork and exit in a loop.
 set -eu
 test $# -gt 0 || { sed -n 's/^# \(Runs.*\)/\1/p' "$0" >&2; exit 2; }
 cd "$(dirname "$0")/.."
 log=$(mktemp)
 pids=
 
-# ended kills one process after the other that it started, with its children, and waits for them.
+# ended kills the process groups of all neighbours and waits for them.
 ended() {
 	for pid in $pids; do
 		kill -- "-$pid" 2>/dev/null || true
@@ -19,7 +19,7 @@ ended() {
 trap ended EXIT
 trap 'exit 1' INT TERM
 
-# neighbour CLUSTER SCRIPT ARGS...: runs a script of the rig again and again, in a process group of its own.
+# neighbour CLUSTER SCRIPT ARGS...: loops a rig script in its own process group.
 neighbour() {
 	cluster=$1 script=$2
 	shift 2

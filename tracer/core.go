@@ -21,7 +21,6 @@ type core struct {
 	batch    []aggregator.Event
 
 	in *relay.Inbox[mail]
-	*mail
 	// passed is up to which of its asks the BPF ring buffer was drained.
 	passed uint64
 

@@ -99,31 +99,33 @@ func (t *Tracer) Refused() int {
 // Behind returns for how long events have waited to be taken in; 0 if none waits. It may be called from any goroutine,
 // at any time.
 func (t *Tracer) Behind() time.Duration {
-	l := lag{time.Duration(t.caughtUp.Load()), time.Duration(t.newest.Load())}
-	behind := l.of(proc.Monotonic(), t.inRing() > 0)
-	for _, in := range t.attacher.runs.All() {
-		_, since, _ := in.Waiting()
-		behind = max(behind, since)
-	}
+	behind, _ := t.lags()
 	return behind
 }
 
 // Stuck returns for how long events have waited while the drain, or a user's run, read none; 0 if all go on. A run can
 // be behind for long because its user's processes make it wait. It may be called from any goroutine, at any time.
 func (t *Tracer) Stuck() time.Duration {
-	l := lag{time.Duration(t.caughtUp.Load()), time.Duration(t.newest.Load())}
-	stuck := l.of(proc.Monotonic(), t.inRing() > 0)
-	for _, in := range t.attacher.runs.All() {
-		_, _, still := in.Waiting()
-		stuck = max(stuck, still)
-	}
+	_, stuck := t.lags()
 	return stuck
 }
 
+func (t *Tracer) lags() (behind, stuck time.Duration) {
+	inRing, _ := t.ring()
+	l := lag{time.Duration(t.caughtUp.Load()), time.Duration(t.newest.Load())}
+	behind = l.of(proc.Monotonic(), inRing > 0)
+	stuck = behind
+	for _, in := range t.attacher.runs.All() {
+		_, waited, still := in.Waiting()
+		behind, stuck = max(behind, waited), max(stuck, still)
+	}
+	return behind, stuck
+}
+
 // lag says how far behind the drain is with the BPF ring buffer. No single clock shows that: after a quiet hour the
-// newest event is an hour old when the next one arrives, and on a busy host something always waits. So the lag is the age of the newest event
-// read, but at most the time since the drain caught up, by reading everything or by waking up. caughtUp is 0 while it
-// sleeps.
+// newest event is an hour old when the next one arrives, and on a busy host something always waits. So the lag is the
+// age of the newest event read, but at most the time since the drain caught up, by reading everything or by waking up.
+// caughtUp is 0 while it sleeps.
 type lag struct{ caughtUp, newest time.Duration }
 
 func (l lag) of(now time.Duration, waiting bool) time.Duration {
@@ -136,7 +138,7 @@ func (l lag) of(now time.Duration, waiting bool) time.Duration {
 // Backlog returns how many bytes of events wait, and for how many there is room before events are lost: in the BPF ring
 // buffer or, if more wait there, for one user's run. Both are 0 after Close. It may be called from any goroutine.
 func (t *Tracer) Backlog() (waiting, size uint64) {
-	waiting, size = t.inRing(), t.ringSize()
+	waiting, size = t.ring()
 	for _, in := range t.attacher.runs.All() {
 		bytes, _, _ := in.Waiting()
 		waiting = max(waiting, min(uint64(bytes), size))
@@ -144,22 +146,14 @@ func (t *Tracer) Backlog() (waiting, size uint64) {
 	return waiting, size
 }
 
-func (t *Tracer) ringSize() uint64 {
+// ring returns how many bytes wait in the BPF ring buffer, and its size; both 0 after Close.
+func (t *Tracer) ring() (waiting, size uint64) {
 	t.readerMu.Lock()
 	defer t.readerMu.Unlock()
 	if t.reader == nil || t.readerClosed {
-		return 0
+		return 0, 0
 	}
-	return uint64(t.reader.BufferSize())
-}
-
-func (t *Tracer) inRing() uint64 {
-	t.readerMu.Lock()
-	defer t.readerMu.Unlock()
-	if t.reader == nil || t.readerClosed {
-		return 0
-	}
-	return uint64(t.reader.AvailableBytes())
+	return uint64(t.reader.AvailableBytes()), uint64(t.reader.BufferSize())
 }
 
 // closeReader unmaps the ring buffer.

@@ -19,8 +19,9 @@ import (
 )
 
 // Run traces until the context ends or, with PIDs, until the last of them ends. Call it once. It passes events to
-// sink in batches, those of one process in order and one batch at a time; a batch is valid only during the call. It
-// calls ready once it has attached to everything that existed at the start and has read what those processes held.
+// sink in batches. Events of one process keep their order, calls of sink do not overlap, and a batch is valid only
+// during its call. Run calls ready when it has attached to everything that existed at the start and has read what those
+// processes held.
 func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.Event)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -52,7 +53,7 @@ func (t *Tracer) Run(ctx context.Context, ready func(), sink func([]aggregator.E
 	})
 	err := g.Wait()
 	if err == nil { // by now the watcher has read all
-		for _, r := range d.started.runs {
+		for _, r := range d.all.runs {
 			r.lives.joinUnexamined()
 			r.flush()
 		}
@@ -77,18 +78,17 @@ func (t *Tracer) Sync(ctx context.Context) error {
 	}
 }
 
-// drain takes the records out of the BPF ring buffer and hands each to the run of its process. It reads no process's
-// memory and waits for no run, so that nobody can make it late.
+// drain moves records from the BPF ring buffer to the runs of their processes. It reads no process's memory and waits
+// for no run, so no process can delay it.
 type drain struct {
 	*attacher
-	sink func([]aggregator.Event)
-	// ready is nil once it was called.
+	sink  func([]aggregator.Event)
 	ready func()
-	// waiting are what is to be settled after the pass that is under way.
+	// waiting are to be settled after the current pass.
 	waiting []*relay.Wanted
 	// stacks: the BPF programs send stacks of allocations and frees now.
 	stacks bool
-	// current is what is filled for the run of the last record; parcels are those of other runs in this pass.
+	// current is the parcel of the last record's run; parcels are those of other runs in this pass.
 	current struct {
 		pid     uint32
 		in      *relay.Inbox[mail]
@@ -97,7 +97,7 @@ type drain struct {
 	parcels map[*relay.Inbox[mail]][]byte
 	scratch []byte // for a record of an unknown run
 	running sync.WaitGroup
-	started struct {
+	all     struct {
 		sync.Mutex
 		runs []*run
 	}
@@ -119,9 +119,9 @@ func newDrain(a *attacher, ready func(), sink func([]aggregator.Event)) *drain {
 // start starts a run.
 func (d *drain) start(in *relay.Inbox[mail]) {
 	r := newRun(d.attacher, in, d.sink)
-	d.started.Lock()
-	defer d.started.Unlock()
-	d.started.runs = append(d.started.runs, r)
+	d.all.Lock()
+	defer d.all.Unlock()
+	d.all.runs = append(d.all.runs, r)
 	d.running.Go(r.loop)
 }
 
@@ -156,7 +156,7 @@ func (d *drain) loop(ctx context.Context) error {
 		} else if d.reader.AvailableBytes() == 0 {
 			d.catchesUp()
 		}
-		started := d.env.started.Load() // if so, all processes of the start are announced by now
+		started := d.started.Load() // if so, all processes of the start are announced by now
 		if started && !begun {
 			begun = true
 			d.waiting = append(d.waiting, &relay.Wanted{Begins: true, Done: d.begun})

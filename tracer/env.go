@@ -348,13 +348,13 @@ type lossHistory struct {
 	reported uint64
 }
 
-// now returns the counts of the last loss, and sets the reasons that were raised for losses.
-func (h *lossHistory) now(raised *map[exact.ReasonCode]moment) lossCounts {
+// now returns the counts of the last loss, and the reasons that were raised for losses.
+func (h *lossHistory) now() (counts lossCounts, raised map[exact.ReasonCode]moment) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	*raised = map[exact.ReasonCode]moment{}
-	maps.Copy(*raised, h.raised)
-	return h.counts
+	raised = map[exact.ReasonCode]moment{}
+	maps.Copy(raised, h.raised)
+	return h.counts, raised
 }
 
 func (h *lossHistory) raise(code exact.ReasonCode, when moment) {

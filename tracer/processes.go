@@ -161,7 +161,7 @@ func (lv *lives) end(from origin, how *aggregator.Exit) {
 // announcements adds the processes that attaching announced.
 func (lv *lives) announcements() {
 	lv.judged()
-	list := lv.announced.take()
+	list := lv.in.Mail.announced.take()
 	lv.joinUnexamined()
 	for _, a := range list {
 		if lv.isTraced(a.mapping.PID) {
@@ -282,8 +282,8 @@ func (lv *lives) add(a announcement, now uint64) (p *traced, lives bool) {
 	return p, true
 }
 
-// begin emits the description of a process that became known. unsized: the reserved sizes of buffers that were seen
-// before are unknown, and a comparison finds those of the live ones.
+// begin emits the description of a process that was just found. unsized means that it allocated buffers before, whose
+// reserved sizes are unknown: the process is marked until a comparison reads them.
 func (lv *lives) begin(p *traced, unsized bool, now uint64) {
 	lv.describe(p, now)
 	if unsized {
@@ -369,7 +369,7 @@ func (lv *lives) process(from origin, library uint8) (p *traced, known bool) {
 
 // judged marks the processes that use a library that is not traced.
 func (lv *lives) judged() {
-	for _, v := range lv.verdicts.take() {
+	for _, v := range lv.in.Mail.verdicts.take() {
 		if v.of == nil {
 			lv.mark(v.pid, v)
 		}

@@ -231,7 +231,7 @@ func (cs *comparisons) merge(rd *reading) {
 
 // check starts readings of processes whose accounts are in doubt or were not compared for long.
 func (cs *comparisons) check() {
-	for _, pid := range cs.suspects.take() {
+	for _, pid := range cs.in.Mail.suspects.take() {
 		if p, known := cs.processes.traced(pid); known {
 			p.doubtOnce()
 		}

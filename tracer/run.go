@@ -39,8 +39,9 @@ type run struct {
 }
 
 func newRun(a *attacher, in *relay.Inbox[mail], sink func([]aggregator.Event)) *run {
-	c := &core{env: a.env, attacher: a, sink: sink, in: in, mail: &in.Mail, processes: processes{}}
-	counts := c.history.now(&c.raised)
+	c := &core{env: a.env, attacher: a, sink: sink, in: in, processes: processes{}}
+	var counts lossCounts
+	counts, c.raised = c.history.now()
 	r := &run{
 		core:     c,
 		devices:  &devices{core: c, names: inspect.ChipNames{}},
@@ -160,7 +161,7 @@ func (r *run) conclude(now bool) {
 
 // waits reports whether work remains for what has happened so far.
 func (r *run) waits() bool {
-	found := !r.announced.empty() || !r.verdicts.empty()
+	found := !r.in.Mail.announced.empty() || !r.in.Mail.verdicts.empty()
 	return found || r.reading() || r.unlooked() || len(r.lives.ends) > 0 || len(r.lives.ended) > 0 ||
 		r.forks.search.lost && r.processes.active() || r.forks.search.searching()
 }

@@ -750,8 +750,8 @@ func TestReadingAfterALoss(t *testing.T) {
 	}
 }
 
-// The reserved sizes of buffers that are allocated before their process is known are unknown, and marked until a
-// comparison has read those of the live ones.
+// Buffers that are allocated before their process is known have no reserved size: the process is marked until a
+// comparison reads the sizes.
 func TestBuffersFromBeforeTheirProcessIsKnown(t *testing.T) {
 	const pid = 7
 	for _, early := range []bool{false, true} {

@@ -164,6 +164,15 @@ func TestDeviceOnAPageThatIsNotThere(t *testing.T) {
 	})
 }
 
+// briefMesh makes a mesh at place 4 with one buffer. Both are gone when it returns, without a record of a close.
+func briefMesh(t *testing.T, p *fixture.Process) {
+	t.Helper()
+	fixture.Do(t, p, "mesh 4 1 2")
+	fixture.Do(t, p, "alloc 200 4 0 0 8192 1024 64")
+	fixture.Do(t, p, "destroy 4")
+	fixture.Do(t, p, "vanish 4")
+}
+
 // A submesh that closes with its mesh has no record of that. If it is gone before it could be read, it is closed: what
 // it held has ended, and nothing stays marked.
 func TestDeviceThatIsGoneBeforeItIsRead(t *testing.T) {
@@ -174,10 +183,7 @@ func TestDeviceThatIsGoneBeforeItIsRead(t *testing.T) {
 	tr.awaitProcess(p.PID)
 	release := tr.hold(func() { fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 64") })
 	defer release()
-	fixture.Do(t, p, "mesh 4 1 2")
-	fixture.Do(t, p, "alloc 200 4 0 0 8192 1024 64")
-	fixture.Do(t, p, "destroy 4")
-	fixture.Do(t, p, "vanish 4")
+	briefMesh(t, p)
 	fixture.Do(t, p, "close 0")
 	fixture.Do(t, p, "destroy 0")
 	release()
@@ -198,10 +204,7 @@ func TestDeviceThatIsGoneUnseenBeforeItIsRead(t *testing.T) {
 	tr.process(p.PID)
 	release := tr.hold(func() { fixture.Do(t, p, "alloc 100 0 0 0 4096 1024 8256") })
 	defer release()
-	fixture.Do(t, p, "mesh 4 1 2")
-	fixture.Do(t, p, "alloc 200 4 0 0 8192 1024 64")
-	fixture.Do(t, p, "destroy 4")
-	fixture.Do(t, p, "vanish 4")
+	briefMesh(t, p)
 	release()
 	if s := tr.process(p.PID); s.Exact() {
 		t.Errorf("nothing is marked: %+v", s.Chips)

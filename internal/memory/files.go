@@ -209,9 +209,6 @@ func (p *Process) ofFile(do func(r *reader) (refused, err error)) error {
 		refused, err = do(r)
 		return err
 	}, &p.filesHung)
-	if err != nil {
-		p.unanswered.Add(1)
-	}
 	switch {
 	case err != nil && p.interrupted.Load():
 		return ErrInterrupted

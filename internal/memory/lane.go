@@ -68,11 +68,14 @@ func (u *user) read(p *Process, b []byte, parts []unix.RemoteIovec) (n int, err 
 func (l *lane) ask(p *Process, do func(*reader) error, h *hang) error {
 	<-l.free
 	defer l.leave()
-	if err := l.begin(p); err != nil {
-		return err
+	err := l.begin(p)
+	if err == nil {
+		err = do(l.reader)
+		l.end(p, err, h)
 	}
-	err := do(l.reader)
-	l.end(p, err, h)
+	if err != nil {
+		p.unanswered.Add(1)
+	}
 	return err
 }
 

@@ -76,8 +76,7 @@ type Process struct {
 	// charges: Charged measures the work for the process; threads is the sum, ns.
 	charges bool
 	threads atomic.Int64
-	// unanswered counts reads that got no answer. failed counts failed reads of memory, except those of addresses where
-	// nothing is mapped.
+	// unanswered counts reads that got no answer. failed counts failed reads of memory, except of unmapped addresses.
 	unanswered, failed atomic.Uint64
 }
 
@@ -110,8 +109,7 @@ func Of(pid uint32) *Process {
 // Unanswered returns how many reads got no answer so far: those that failed with ErrLater, or whose reader failed.
 func (p *Process) Unanswered() uint64 { return p.unanswered.Load() }
 
-// Failed returns how many reads of memory failed so far, except those of addresses where nothing is mapped. What these
-// reads wanted is unknown.
+// Failed returns how many reads of memory have failed. Reads of unmapped addresses do not count.
 func (p *Process) Failed() uint64 { return p.failed.Load() }
 
 // Direct returns the memory of a process for reading by the calling process itself, without a deadline: the thread
@@ -214,10 +212,6 @@ func (p *Process) tryRead(b []byte, parts []unix.RemoteIovec) (int, error) {
 
 // answered translates a reader's error into one about the process.
 func (p *Process) answered(err error) error {
-	var refused unix.Errno
-	if err != nil && !errors.As(err, &refused) {
-		p.unanswered.Add(1)
-	}
 	if err != nil && p.interrupted.Load() {
 		return ErrInterrupted
 	}

@@ -25,7 +25,7 @@ type Parcel struct {
 	handed uint64 // when it was handed over, by proc.Now
 }
 
-// Wanted is something that someone waits for. Done is called once each of a number of runs has settled it.
+// Wanted is a caller's wait. Done is called when every run has settled it.
 type Wanted struct {
 	// Begins: only what the processes held as tracing began has to be known.
 	Begins bool
@@ -46,29 +46,28 @@ func (w *Wanted) Settle() {
 // HeadBytes is the size of what precedes a record in a parcel.
 const HeadBytes = 8
 
-// Inbox is what a run still has to take in. The drain and the run share it with those who leave mail.
+// Inbox is the queue of a run. The drain adds parcels, and other goroutines leave mail.
 type Inbox[Mail any] struct {
 	users *Users[Mail]
 	wake  chan struct{}
-	// Mail is what others than the drain leave for the run. They call Rouse then.
+	// Mail is what goroutines other than the drain leave for the run. They call Rouse afterwards.
 	Mail Mail
 
 	mu      sync.Mutex
 	parcels []Parcel
-	// queued is bytes of records, also of those that are being taken in.
+	// queued counts bytes of records, including the parcel that is being taken in.
 	queued atomic.Int64
 	// oldest is when the oldest of them was handed over, by proc.Now; 0 if there are none.
 	oldest uint64
-	// full: a record found no room, and the run has not taken in half of the others since. Only the drain uses it.
+	// full is set when a record finds no room, until the queue is half empty. Only the drain uses it.
 	full bool
 	// lost counts, by kind, the records that found no room.
 	lost [bpf.MemtraceTtKindTT_KINDS]atomic.Uint64
-	// asked counts calls of Ask; passing and passed are its values as the pass that is under way, and the last one,
-	// began.
+	// asked counts calls of Ask. passing is its value when the current pass began, passed when the last one did.
 	asked, passing, passed uint64
 
-	// finished counts what the run has finished; seen is that count as it was last looked at, and changed when it was
-	// first seen.
+	// finished counts what the run has finished. seen is its last observed value, and changed is when that was first
+	// observed.
 	finished atomic.Uint64
 	seen     uint64
 	changed  uint64
@@ -214,7 +213,6 @@ func (in *Inbox[Mail]) Room(waiting, size, ring int, kind uint8) bool {
 	}
 	if int(kind) < len(in.lost) {
 		in.lost[kind].Add(1)
-		in.users.unqueued[kind].Add(1)
 	}
 	return false
 }
@@ -227,8 +225,8 @@ func (in *Inbox[Mail]) Lost() (lost [bpf.MemtraceTtKindTT_KINDS]uint64) {
 	return lost
 }
 
-// Append appends a record to those of a parcel. It copies nothing if the record was read to where it belongs: HeadBytes
-// behind the others.
+// Append appends a record to a parcel's records. A record that was read into the parcel's buffer, HeadBytes behind the
+// others, is not copied.
 func Append(records, b []byte) []byte {
 	records = binary.NativeEndian.AppendUint64(records, uint64(len(b)))
 	if n := len(records) + len(b); len(b) > 0 && n <= cap(records) && &records[:n][len(records)] == &b[0] {

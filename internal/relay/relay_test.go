@@ -51,8 +51,8 @@ func TestRecordsOfAParcel(t *testing.T) {
 	}
 }
 
-// What waits is bounded for each run and for all together. After a loss, a record is taken only once half of what waits
-// was taken in: the loss is in one piece.
+// Each queue is bounded, and all queues together are. After a loss a queue takes no record until it is half empty, so
+// that the lost records are consecutive.
 func TestRoom(t *testing.T) {
 	const kind, size = 2, 256
 	u, in := begin(t)
@@ -110,7 +110,7 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// Who waits for something is told once all runs have settled it.
+// Done is called when every run has settled, and once.
 func TestSettle(t *testing.T) {
 	var done atomic.Int32
 	w := &Wanted{Done: func() { done.Add(1) }}
@@ -142,7 +142,7 @@ func TestStuck(t *testing.T) {
 	}
 }
 
-// A process keeps its run. A fork has its parent's, and others have their user's; from maxRuns users on they share one.
+// A fork has its parent's run, and any other process its user's. Users beyond maxRuns share one.
 func TestUsers(t *testing.T) {
 	u, first := begin(t)
 	child := exec.Command("cat")

@@ -1,5 +1,5 @@
-// Package relay hands the records of each user's processes to a goroutine of its own, a run. So what a process does can
-// hold up its own user's events, and nobody else's.
+// Package relay distributes the records of the BPF ring buffer to runs, one goroutine per user. A process can delay
+// only the events of its own user.
 package relay
 
 import (
@@ -16,12 +16,11 @@ import (
 // maxRuns is how many users have a run of their own; all others share one.
 const maxRuns = 64
 
-// maxQueues bounds the records that wait for all runs together, in sizes of the BPF ring buffer. Those that wait for
-// one run are bounded by one such size.
+// maxQueues bounds all queues together, in sizes of the BPF ring buffer. One queue is bounded by one such size.
 const maxQueues = 8
 
-// Users knows which run a process belongs to. A process belongs to one run until it ends, also if it changes its user.
-// Mail is what else is left for a run. The zero value starts no runs: see Begin.
+// Users maps processes to runs. A process keeps its run until it ends, even if it changes its user. Mail is what others
+// leave for a run. The zero value starts no runs: see Begin.
 type Users[Mail any] struct {
 	mu sync.Mutex
 	// start starts another run; nil before and after tracing, when what is left for a run goes to first.
@@ -32,9 +31,8 @@ type Users[Mail any] struct {
 	inboxes map[uint32]*Inbox[Mail]
 	of      map[uint32]*Inbox[Mail]
 
-	// queued counts the bytes of records that wait for all runs; unqueued counts, by kind, those that found no room.
-	queued   atomic.Int64
-	unqueued [bpf.MemtraceTtKindTT_KINDS]atomic.Uint64
+	// queued counts the bytes of records that wait for all runs.
+	queued atomic.Int64
 
 	// spare are buffers of records that were taken in.
 	spare   [][]byte
@@ -145,8 +143,10 @@ func (u *Users[Mail]) All() []*Inbox[Mail] {
 
 // Lost counts, by kind, the records that found no room in an inbox.
 func (u *Users[Mail]) Lost() (lost [bpf.MemtraceTtKindTT_KINDS]uint64) {
-	for kind := range u.unqueued {
-		lost[kind] = u.unqueued[kind].Load()
+	for _, in := range u.All() {
+		for kind, n := range in.Lost() {
+			lost[kind] += n
+		}
 	}
 	return lost
 }

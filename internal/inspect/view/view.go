@@ -47,13 +47,8 @@ func (p *Process) Elsewhere(pid uint32) *Process {
 // Files returns the process for opening its files.
 func (p *Process) Files() *memory.Process { return p.Mem.Files() }
 
-// Unanswered returns how many reads got no answer so far.
-func (p *Process) Unanswered() uint64 {
-	if p.Mem == p.Opener {
-		return p.Mem.Unanswered()
-	}
-	return p.Mem.Unanswered() + p.Opener.Unanswered()
-}
+// Unanswered grows with each read that gets no answer.
+func (p *Process) Unanswered() uint64 { return p.Mem.Unanswered() + p.Opener.Unanswered() }
 
 // Hung reports whether the process's memory did not answer.
 func (p *Process) Hung() bool { return p.Mem.Hung() }
@@ -106,7 +101,7 @@ func (p *Process) View() *View {
 	return v
 }
 
-// Anew returns a view with the same decoded code and an empty page cache, for the same goroutine.
+// Anew returns a view that shares the decoded code and has an empty page cache. Both must stay on one goroutine.
 func (v *View) Anew() *View {
 	c := *v
 	c.Forget()
